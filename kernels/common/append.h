@@ -55,6 +55,9 @@ typedef struct append_params {
     const int32_t *seqused_k;
     int32_t *seqused_k_out;
     const int64_t *slots; /* NULL: the place of a token comes from seqused_k */
+    int64_t
+        n_ids; /* of the page table: the CPU reads no further, whatever page_indptr and
+                  page_rows        become during the call; kernels of CUDA devices do not know it */
     int32_t batch;
     int32_t seqlen_k; /* keys that a sequence can have, at most */
     int32_t d_head;
@@ -141,29 +144,61 @@ FLASH_HOST_DEVICE static inline append_place_t append_slot_place(const append_pa
     return slot >= 0 && place.entry < p->pages.n_pages ? place : append_no_place();
 }
 
-/* Keys of a sequence that the cache has room for. */
-FLASH_HOST_DEVICE static inline int64_t append_room(const append_params_t *p, int32_t batch_index) {
-    if (p->pages.page_size == 0)
-        return p->seqlen_k;
-    const int64_t room = flash_pages_room(&p->pages, batch_index);
-    return room < p->seqlen_k ? room : p->seqlen_k;
+/* Where the keys of a sequence may go. */
+typedef struct append_range {
+    int64_t first_id; /* in the page table; in a cache of slots, the slot */
+    int64_t n_ids;    /* from there on; negative where page_indptr descends */
+    int64_t room;     /* keys */
+} append_range_t;
+
+/* Each number is read once, because another thread may change it during a call on the CPU. */
+FLASH_HOST_DEVICE static inline append_range_t append_range(const append_params_t *p,
+                                                            int32_t batch_index) {
+    const flash_pages_t *pages = &p->pages;
+    append_range_t range = {batch_index, pages->table ? pages->table_stride : 1, p->seqlen_k};
+    if (pages->page_size == 0)
+        return range;
+    if (pages->indptr) {
+        range.first_id = flash_load_length(pages->indptr, batch_index);
+        range.n_ids = flash_load_length(pages->indptr, (int64_t)batch_index + 1) - range.first_id;
+    } else {
+        const int64_t row = pages->rows ? flash_load_length(pages->rows, batch_index) : batch_index;
+        range.first_id = pages->table ? row * pages->table_stride : row;
+    }
+    if (range.n_ids * pages->page_size < range.room)
+        range.room = range.n_ids * pages->page_size;
+    return range;
 }
 
 /* The place of the key at a position of a sequence, in pages. */
-FLASH_HOST_DEVICE static inline append_place_t append_paged_place(const append_params_t *p,
+FLASH_HOST_DEVICE static inline append_place_t append_paged_place(const flash_pages_t *pages,
                                                                   const int32_t *table,
-                                                                  int32_t batch_index,
+                                                                  const append_range_t *range,
                                                                   int64_t position) {
-    const flash_pages_t *pages = &p->pages;
-    if (position < 0 || position >= append_room(p, batch_index))
-        return append_no_place();
     const int64_t page = flash_kv_page_of(pages, position);
-    const int64_t first_id = flash_pages_first_id(pages, batch_index);
-    if (first_id < 0)
-        return append_no_place();
-    const append_place_t place = {table ? flash_load_length(table, first_id + page) : first_id,
+    const append_place_t place = {table ? flash_load_length(table, range->first_id + page)
+                                        : range->first_id,
                                   position - page * pages->page_size};
     return place.entry >= 0 && place.entry < pages->n_pages ? place : append_no_place();
+}
+
+/* Returns where the key at a position of a sequence goes, in K or V. */
+FLASH_HOST_DEVICE static inline append_place_t append_place_in(const append_params_t *p,
+                                                               const int32_t *table,
+                                                               const append_range_t *range,
+                                                               int64_t position) {
+    if (position < 0 || position >= range->room || range->first_id < 0)
+        return append_no_place();
+    if (p->pages.page_size > 0)
+        return append_paged_place(&p->pages, table, range, position);
+    const append_place_t place = {range->first_id, position};
+    return place;
+}
+
+/* Returns the key that a new token becomes; there are no slots. */
+FLASH_HOST_DEVICE static inline int64_t append_key(const append_params_t *p,
+                                                   const append_token_t *token) {
+    return flash_load_length(p->seqused_k, token->batch_index) + token->i;
 }
 
 /* Returns where a new token goes, in K or V. */
@@ -171,20 +206,17 @@ FLASH_HOST_DEVICE static inline append_place_t
 append_place(const append_params_t *p, const int32_t *table, const append_token_t *token) {
     if (p->slots)
         return append_slot_place(p, append_load_int64(p->slots, token->number));
-    const int64_t position = flash_load_length(p->seqused_k, token->batch_index) + token->i;
-    if (p->pages.page_size > 0)
-        return append_paged_place(p, table, token->batch_index, position);
-    const append_place_t place = {token->batch_index, position};
-    return position >= 0 && position < p->seqlen_k ? place : append_no_place();
+    const append_range_t range = append_range(p, token->batch_index);
+    return append_place_in(p, table, &range, append_key(p, token));
 }
 
 /* Returns the keys that a sequence has when its new tokens are appended. */
 FLASH_HOST_DEVICE static inline int32_t append_length_after(const append_params_t *p, int32_t b) {
     const int32_t *cu_seqlens = p->tokens_new.cu_seqlens;
-    const int32_t n_new = cu_seqlens ? flash_load_length(cu_seqlens, (int64_t)b + 1) -
+    const int64_t n_new = cu_seqlens ? (int64_t)flash_load_length(cu_seqlens, (int64_t)b + 1) -
                                            flash_load_length(cu_seqlens, b)
                                      : p->tokens_new.seqlen;
-    return flash_load_length(p->seqused_k, b) + n_new;
+    return (int32_t)(flash_load_length(p->seqused_k, b) + n_new);
 }
 
 /* ---- The kernels of CUDA devices ---- */

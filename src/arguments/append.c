@@ -9,6 +9,7 @@
 #include "arguments/latent.h"
 #include "arguments/paging.h"
 #include "arguments/quant.h"
+#include "arguments/regions.h"
 #include "arguments/tensor.h"
 #include "core/status.h"
 #include "core/struct_size.h"
@@ -105,12 +106,11 @@ static flash_status_t check_sizes(const flash_kv_append_args_t *a) {
 /* ---- Where the new tokens go ---- */
 
 static flash_status_t check_lengths_out(const flash_kv_append_args_t *a) {
-    const int32_t *from = a->seqused_k, *to = a->seqused_k_out;
-    FLASH_REQUIRE(to == NULL || a->slot_mapping == NULL, FLASH_ERROR_INVALID_ARGUMENT,
+    FLASH_REQUIRE(a->seqused_k_out == NULL || a->slot_mapping == NULL, FLASH_ERROR_INVALID_ARGUMENT,
                   "seqused_k_out is given with slot_mapping: the call does not know how many keys "
                   "a sequence has");
-    FLASH_REQUIRE(to == NULL || to + a->batch <= from || from + a->batch <= to,
-                  FLASH_ERROR_INVALID_ARGUMENT, "seqused_k_out overlaps seqused_k");
+    FLASH_REQUIRE(a->seqused_k_out == NULL || a->seqused_k != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "seqused_k_out is given without seqused_k");
     return FLASH_SUCCESS;
 }
 
@@ -120,8 +120,6 @@ static flash_status_t read_places(const flash_kv_append_args_t *a, append_params
     FLASH_REQUIRE(a->slot_mapping != NULL || a->seqused_k != NULL || p->tokens_new.total == 0,
                   FLASH_ERROR_INVALID_ARGUMENT,
                   "seqused_k and slot_mapping are NULL: one of them says where new tokens go");
-    FLASH_REQUIRE(a->seqused_k_out == NULL || a->seqused_k != NULL, FLASH_ERROR_INVALID_ARGUMENT,
-                  "seqused_k_out is given without seqused_k");
     FLASH_TRY(check_lengths_out(a));
     if (a->paging == NULL)
         return FLASH_SUCCESS;
@@ -166,67 +164,65 @@ static flash_status_t check_output(const char *name, const flash_tensor_t *tenso
     return tensor_check_output(name, tensor, shape);
 }
 
-static bool is_in_place(const flash_kv_append_args_t *a) {
-    const flash_tensor_t *q = &a->q, *to = &a->q_out;
-    return q->data == to->data && q->dtype == to->dtype && q->stride_batch == to->stride_batch &&
-           q->stride_seq == to->stride_seq && q->stride_head == to->stride_head;
-}
+/* Numbers of regions that may overlap. */
+enum { POOLS = 1, QUERIES = 2 };
 
-/* Requires an output apart from the new tokens. */
-static flash_status_t check_apart_from_new(const flash_kv_append_args_t *a, const char *name,
-                                           const flash_tensor_t *output,
-                                           const tensor_shape_t *shape, const shapes_t *s) {
-    FLASH_TRY(tensor_check_apart(name, output, shape, "k_new", &a->k_new, &s->k_new));
-    return has_v(a) ? tensor_check_apart(name, output, shape, "v_new", &a->v_new, &s->k_new)
-                    : FLASH_SUCCESS;
-}
-
-static flash_status_t check_cache(const flash_kv_append_args_t *a, const shapes_t *s) {
+/* Pools of K and V may share memory, because pages of both may be mixed in one. */
+static flash_status_t check_cache(const flash_kv_append_args_t *a, const shapes_t *s,
+                                  regions_t *regions) {
+    const int32_t sharing = a->paging ? POOLS : 0;
     FLASH_TRY(tensor_check("k_new", &a->k_new, &s->k_new));
     FLASH_TRY(check_output("k", &a->k, &s->k));
-    if (has_v(a)) {
-        FLASH_TRY(tensor_check("v_new", &a->v_new, &s->k_new));
-        FLASH_TRY(check_output("v", &a->v, &s->k));
-    }
-    FLASH_TRY(check_apart_from_new(a, "k", &a->k, &s->k, s));
+    regions_add(regions, "k_new", &a->k_new, &s->k_new);
+    regions_add_sharing(regions, "k", &a->k, &s->k, sharing);
     if (!has_v(a))
         return FLASH_SUCCESS;
-    if (a->paging == NULL)
-        FLASH_TRY(tensor_check_apart("k", &a->k, &s->k, "v", &a->v, &s->k));
-    return check_apart_from_new(a, "v", &a->v, &s->k, s);
+    FLASH_TRY(tensor_check("v_new", &a->v_new, &s->k_new));
+    FLASH_TRY(check_output("v", &a->v, &s->k));
+    regions_add(regions, "v_new", &a->v_new, &s->k_new);
+    regions_add_sharing(regions, "v", &a->v, &s->k, sharing);
+    return FLASH_SUCCESS;
 }
 
-static flash_status_t check_queries(const flash_kv_append_args_t *a, const shapes_t *s) {
-    const flash_tensor_t *to = &a->q_out;
+static flash_status_t check_queries(const flash_kv_append_args_t *a, const shapes_t *s,
+                                    regions_t *regions) {
+    const bool in_place = tensor_is_same(&a->q, &s->q, &a->q_out, &s->q_out);
     FLASH_TRY(tensor_check("q", &a->q, &s->q));
-    FLASH_TRY(check_output("q_out", to, &s->q_out));
-    FLASH_TRY(tensor_check_apart("k", &a->k, &s->k, "q", &a->q, &s->q));
-    if (has_v(a))
-        FLASH_TRY(tensor_check_apart("v", &a->v, &s->k, "q", &a->q, &s->q));
-    if (!is_in_place(a))
-        FLASH_TRY(tensor_check_apart("q_out", to, &s->q_out, "q", &a->q, &s->q));
-    FLASH_TRY(check_apart_from_new(a, "q_out", to, &s->q_out, s));
-    FLASH_TRY(tensor_check_apart("q_out", to, &s->q_out, "k", &a->k, &s->k));
-    return has_v(a) ? tensor_check_apart("q_out", to, &s->q_out, "v", &a->v, &s->k) : FLASH_SUCCESS;
+    FLASH_TRY(check_output("q_out", &a->q_out, &s->q_out));
+    regions_add_sharing(regions, "q", &a->q, &s->q, in_place ? QUERIES : 0);
+    regions_add_sharing(regions, "q_out", &a->q_out, &s->q_out, in_place ? QUERIES : 0);
+    return FLASH_SUCCESS;
 }
 
 /* ---- Scales: those of a call of attention over the cache ---- */
 
-static flash_status_t read_scales(const flash_kv_append_args_t *a, const shapes_t *s,
-                                  append_params_t *p) {
+static flash_status_t read_scales(const flash_kv_append_args_t *a, append_params_t *p,
+                                  regions_t *regions) {
     const flash_forward_args_t over_cache = {
         .quant = a->quant, .k = a->k, .batch = a->batch, .n_heads_kv = a->n_heads_kv};
     flash_params_t scales = {.batch = (int32_t)a->batch, .n_heads_kv = (int32_t)a->n_heads_kv};
     FLASH_TRY(arguments_read_quant(&over_cache, &scales));
-    FLASH_TRY(arguments_check_scales(&scales));
-    FLASH_TRY(arguments_check_scales_apart(&scales, "k", &a->k, &s->k));
-    if (has_v(a))
-        FLASH_TRY(arguments_check_scales_apart(&scales, "v", &a->v, &s->k));
+    FLASH_TRY(arguments_check_scales(&scales, regions));
     if (a->device != FLASH_DEVICE_CPU)
         FLASH_TRY(arguments_check_scale_alignments(&scales));
     p->parts[APPEND_K].scale = scales.k_scale;
     p->parts[APPEND_V].scale = scales.v_scale;
     return FLASH_SUCCESS;
+}
+
+/* ---- Arrays ---- */
+
+static void add_arrays(const flash_kv_append_args_t *a, const append_params_t *p,
+                       regions_t *regions) {
+    const int64_t size = sizeof(int32_t);
+    regions_add_array(regions, "cu_seqlens_new", a->cu_seqlens_new, a->batch + 1, size);
+    regions_add_array(regions, "cu_seqlens_q", a->cu_seqlens_q, a->batch + 1, size);
+    regions_add_array(regions, "seqused_k", a->seqused_k, a->batch, size);
+    regions_add_output_array(regions, "seqused_k_out", a->seqused_k_out, a->batch, size);
+    regions_add_array(regions, "slot_mapping", a->slot_mapping, p->tokens_new.total,
+                      sizeof *a->slot_mapping);
+    arguments_add_pages(&p->pages, a->batch, p->n_ids, regions);
+    arguments_add_rotary(p, regions);
 }
 
 /* ---- Alignment, for CUDA devices ---- */
@@ -347,9 +343,12 @@ flash_status_t arguments_read_append(const flash_kv_append_args_t *args,
     FLASH_TRY(arguments_read_rotary(a, params));
     set_params(a, params);
     const shapes_t shapes = shapes_of(a, params);
-    FLASH_TRY(check_cache(a, &shapes));
-    FLASH_TRY(check_queries(a, &shapes));
-    FLASH_TRY(read_scales(a, &shapes, params));
-    return a->device == FLASH_DEVICE_CPU ? arguments_check_append_arrays(params)
-                                         : check_alignments(a, &params->pages);
+    regions_t regions = {.n = 0};
+    FLASH_TRY(check_cache(a, &shapes, &regions));
+    FLASH_TRY(check_queries(a, &shapes, &regions));
+    FLASH_TRY(read_scales(a, params, &regions));
+    FLASH_TRY(a->device == FLASH_DEVICE_CPU ? arguments_check_append_arrays(params)
+                                            : check_alignments(a, &params->pages));
+    add_arrays(a, params, &regions);
+    return regions_check(&regions);
 }

@@ -4,6 +4,7 @@
 #include "arguments/append_arrays.h"
 
 #include "arguments/lengths.h"
+#include "core/int64.h"
 #include "core/status.h"
 
 #include <inttypes.h>
@@ -35,8 +36,8 @@ static flash_status_t check_lengths(const append_params_t *p) {
 
 /* ---- Places ---- */
 
-static flash_status_t check_slot(const append_params_t *p, const append_token_t *token) {
-    const int64_t slot = append_load_int64(p->slots, token->number);
+static flash_status_t check_slot(const append_params_t *p, const append_token_t *token,
+                                 int64_t slot) {
     const int64_t n_slots = (int64_t)p->pages.n_pages * p->pages.page_size;
     FLASH_REQUIRE(slot < n_slots, FLASH_ERROR_INVALID_ARGUMENT,
                   "slot_mapping[%" PRId64 "] is %" PRId64 ": the cache has %" PRId64 " slots",
@@ -45,38 +46,54 @@ static flash_status_t check_slot(const append_params_t *p, const append_token_t 
 }
 
 /* The ids of a sequence must not begin before the table. */
-static flash_status_t check_first_id(const append_params_t *p, int32_t b) {
-    FLASH_REQUIRE(p->pages.page_size == 0 || flash_pages_first_id(&p->pages, b) >= 0,
-                  FLASH_ERROR_INVALID_ARGUMENT, "%s[%" PRId32 "] is %" PRId32 ": negative",
+static flash_status_t check_first_id(const append_params_t *p, int32_t b,
+                                     const append_range_t *range) {
+    const bool has_rows = p->pages.table != NULL && p->pages.indptr == NULL;
+    FLASH_REQUIRE(range->first_id >= 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s[%" PRId32 "] is %" PRId64 ": negative",
                   p->pages.indptr ? "page_indptr" : "page_rows", b,
-                  flash_load_length(p->pages.indptr ? p->pages.indptr : p->pages.rows, b));
+                  has_rows ? range->first_id / range->n_ids : range->first_id);
     return FLASH_SUCCESS;
 }
 
-static flash_status_t check_place(const append_params_t *p, const append_token_t *token,
-                                  const char *name, const int32_t *table) {
-    const int32_t b = token->batch_index;
-    const int64_t key = flash_load_length(p->seqused_k, b) + token->i, room = append_room(p, b);
-    FLASH_TRY(check_first_id(p, b));
-    FLASH_REQUIRE(key < room, FLASH_ERROR_INVALID_ARGUMENT,
-                  "new token %" PRId64 " of sequence %" PRId32 " would be its key %" PRId64
-                  ": the cache holds %" PRId64 " keys of it",
-                  token->i, b, key, room);
-    FLASH_REQUIRE(append_place(p, table, token).entry >= 0, FLASH_ERROR_INVALID_ARGUMENT,
+/* A token that becomes this key of its sequence. */
+typedef struct new_key {
+    const append_token_t *token;
+    append_range_t range;
+    int64_t key;
+} new_key_t;
+
+static flash_status_t check_page(const append_params_t *p, const new_key_t *new, const char *name,
+                                 const int32_t *table) {
+    FLASH_REQUIRE(append_place_in(p, table, &new->range, new->key).entry >= 0,
+                  FLASH_ERROR_INVALID_ARGUMENT,
                   "%s: new token %" PRId64 " of sequence %" PRId32 ", its key %" PRId64
                   ", has no page or slot within 0 ... %" PRId32,
-                  name, token->i, b, key, p->pages.n_pages - 1);
+                  name, new->token->i, new->token->batch_index, new->key, p->pages.n_pages - 1);
     return FLASH_SUCCESS;
 }
 
-static flash_status_t check_places(const append_params_t *p, const append_token_t *token) {
+static flash_status_t check_place(const append_params_t *p, const new_key_t *new) {
+    const int32_t b = new->token->batch_index;
     const append_part_t *k = &p->parts[APPEND_K], *v = &p->parts[APPEND_V];
-    if (p->slots)
-        return check_slot(p, token);
-    FLASH_TRY(check_place(p, token, k->table ? "page_table" : "page_rows", k->table));
-    return v->n_heads == 0 || v->table == k->table
-               ? FLASH_SUCCESS
-               : check_place(p, token, "v_page_table", v->table);
+    FLASH_TRY(check_first_id(p, b, &new->range));
+    FLASH_REQUIRE(new->key < new->range.room, FLASH_ERROR_INVALID_ARGUMENT,
+                  "new token %" PRId64 " of sequence %" PRId32 " would be its key %" PRId64
+                  ": the cache holds %" PRId64 " keys of it",
+                  new->token->i, b, new->key, new->range.room);
+    FLASH_TRY(check_page(p, new, k->table ? "page_table" : "page_rows", k->table));
+    return v->n_heads == 0 || v->table == k->table ? FLASH_SUCCESS
+                                                   : check_page(p, new, "v_page_table", v->table);
+}
+
+/* Checks the place that lengths and pages give a token. *n_ids: the ids of the table up to the last
+ * of all sequences so far. */
+static flash_status_t check_key(const append_params_t *p, const append_token_t *token,
+                                int64_t *n_ids) {
+    const new_key_t new = {token, append_range(p, token->batch_index), append_key(p, token)};
+    FLASH_TRY(check_place(p, &new));
+    *n_ids = max64(*n_ids, new.range.first_id + new.range.n_ids);
+    return FLASH_SUCCESS;
 }
 
 /* ---- Positions ---- */
@@ -91,29 +108,29 @@ static flash_status_t check_position(const append_params_t *p, const append_toke
     return FLASH_SUCCESS;
 }
 
-/* Says whether a token is padding, which has no place and is not written. */
-static bool is_padding(const append_params_t *p, const append_token_t *token) {
-    return p->slots != NULL && append_load_int64(p->slots, token->number) < 0;
-}
-
-static flash_status_t check_new_token(const append_params_t *p, const append_token_t *token) {
-    if (!token->exists || is_padding(p, token))
+/* A token in a negative slot is padding, which has no place and is not written. */
+static flash_status_t check_new_token(const append_params_t *p, const append_token_t *token,
+                                      int64_t *n_ids) {
+    const int64_t slot = p->slots ? append_load_int64(p->slots, token->number) : 0;
+    if (!token->exists || slot < 0)
         return FLASH_SUCCESS;
-    FLASH_TRY(check_places(p, token));
+    FLASH_TRY(p->slots ? check_slot(p, token, slot) : check_key(p, token, n_ids));
     return p->parts[APPEND_K].turns ? check_position(p, token, "new token", 0) : FLASH_SUCCESS;
 }
 
-flash_status_t arguments_check_append_arrays(const append_params_t *params) {
+flash_status_t arguments_check_append_arrays(append_params_t *params) {
     const append_params_t *p = params;
+    int64_t n_ids = 0;
     FLASH_TRY(check_lengths(p));
     for (int64_t i = 0; i < p->tokens_new.total; i++) {
         const append_token_t token = append_token(&p->tokens_new, p->batch, i);
-        FLASH_TRY(check_new_token(p, &token));
+        FLASH_TRY(check_new_token(p, &token, &n_ids));
     }
     for (int64_t i = 0; i < p->tokens_q.total; i++) {
         const append_token_t token = append_token(&p->tokens_q, p->batch, i);
         if (token.exists)
             FLASH_TRY(check_position(p, &token, "query", p->rotary.q_at_start));
     }
+    params->n_ids = n_ids;
     return FLASH_SUCCESS;
 }

@@ -8,7 +8,7 @@
 #include "kernels/common/append.h"
 
 /* Requires lengths in order, a place for each new token, and rows of the rotary tables for each
- * token that turns. */
-flash_status_t arguments_check_append_arrays(const append_params_t *params);
+ * token that turns. Sets params->n_ids to what the places reach of the page table. */
+flash_status_t arguments_check_append_arrays(append_params_t *params);
 
 #endif

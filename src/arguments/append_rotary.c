@@ -97,3 +97,23 @@ flash_status_t arguments_read_rotary(const flash_kv_append_args_t *checked,
                                        .q_at_start = (r.flags & FLASH_ROTARY_Q_AT_START) != 0};
     return FLASH_SUCCESS;
 }
+
+/* The tables are rows of angles, a stride apart. */
+void arguments_add_rotary(const append_params_t *params, regions_t *regions) {
+    const append_rotary_t *r = &params->rotary;
+    const tensor_shape_t shape = {.batch = r->n_pairs == 0 ? 0 : 1,
+                                  .seq = r->n_positions,
+                                  .longest_seq = r->n_positions,
+                                  .heads = 1,
+                                  .d_head = r->n_pairs,
+                                  .element_size = dtype_size(r->dtype)};
+    flash_tensor_t table = {.data = (void *)(uintptr_t)r->cos, .stride_seq = r->stride_position};
+    const int64_t n_new = params->tokens_new.total, n_q = params->tokens_q.total;
+    regions_add(regions, "rotary.cos", &table, &shape);
+    table.data = (void *)(uintptr_t)r->sin;
+    regions_add(regions, "rotary.sin", &table, &shape);
+    regions_add_array(regions, "rotary.positions", r->positions, n_new > n_q ? n_new : n_q,
+                      sizeof *r->positions);
+    if (r->start != params->seqused_k)
+        regions_add_array(regions, "rotary.start", r->start, params->batch, sizeof *r->start);
+}

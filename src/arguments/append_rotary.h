@@ -4,6 +4,7 @@
 #ifndef FLASH_ARGUMENTS_APPEND_ROTARY_H
 #define FLASH_ARGUMENTS_APPEND_ROTARY_H
 
+#include "arguments/regions.h"
 #include "flashattn.h"
 #include "kernels/common/append.h"
 
@@ -11,5 +12,8 @@
  * tokens of the call are checked already. No array is read. */
 flash_status_t arguments_read_rotary(const flash_kv_append_args_t *checked,
                                      append_params_t *params);
+
+/* Adds its tables and arrays to the call's regions. */
+void arguments_add_rotary(const append_params_t *params, regions_t *regions);
 
 #endif

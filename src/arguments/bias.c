@@ -151,22 +151,22 @@ static tensor_shape_t mask_shape(const flash_params_t *p, int64_t total_q) {
                             .may_repeat = true};
 }
 
-flash_status_t arguments_check_bias_apart(const flash_params_t *params, int64_t total_q,
-                                          const char *name, const flash_tensor_t *output,
-                                          const tensor_shape_t *shape) {
+flash_status_t arguments_check_bias(const flash_params_t *params, int64_t total_q,
+                                    regions_t *regions) {
     const flash_bias_t *bias = &params->bias;
     const flash_tensor_t slopes = slopes_of(bias), mask = mask_of(bias);
     const tensor_shape_t of_slopes = slopes_shape(params);
-    tensor_shape_t of_mask = mask_shape(params, total_q);
     const tensor_repeat_t columns = {"mask.stride_key", bias->stride_key, bias->n_keys};
+    tensor_shape_t of_mask = mask_shape(params, total_q);
     if (!flash_has_bias(bias))
         return FLASH_SUCCESS;
     FLASH_TRY(tensor_check(SLOPES, &slopes, &of_slopes));
     FLASH_TRY(tensor_check_repeat(MASK, &mask, &of_mask, &columns));
     if (!tensor_is_empty(&of_mask)) /* the product was found not to overflow */
         of_mask.d_head += bias->stride_key * ((int64_t)bias->n_keys - 1);
-    FLASH_TRY(tensor_check_apart(name, output, shape, SLOPES, &slopes, &of_slopes));
-    return tensor_check_apart(name, output, shape, MASK, &mask, &of_mask);
+    regions_add(regions, SLOPES, &slopes, &of_slopes);
+    regions_add(regions, MASK, &mask, &of_mask);
+    return FLASH_SUCCESS;
 }
 
 flash_status_t arguments_check_bias_alignments(const flash_params_t *params) {

@@ -4,7 +4,7 @@
 #ifndef FLASH_ARGUMENTS_BIAS_H
 #define FLASH_ARGUMENTS_BIAS_H
 
-#include "arguments/tensor.h"
+#include "arguments/regions.h"
 #include "flashattn.h"
 #include "kernels/common/params.h"
 
@@ -12,11 +12,9 @@
  * INVALID_ARGUMENT, or UNSUPPORTED for a field of a newer caller. */
 flash_status_t arguments_read_bias(const flash_forward_args_t *checked, flash_params_t *params);
 
-/* Refuses slopes and masks whose offsets overflow, or that overlap an output, as
- * tensor_check_apart() does. */
-flash_status_t arguments_check_bias_apart(const flash_params_t *params, int64_t total_q,
-                                          const char *name, const flash_tensor_t *output,
-                                          const tensor_shape_t *shape);
+/* Refuses slopes and masks whose offsets overflow, and adds them to the call's regions. */
+flash_status_t arguments_check_bias(const flash_params_t *params, int64_t total_q,
+                                    regions_t *regions);
 
 /* Requires slopes and a mask that are aligned to their elements. */
 flash_status_t arguments_check_bias_alignments(const flash_params_t *params);

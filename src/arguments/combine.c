@@ -4,13 +4,18 @@
 #include "arguments/combine.h"
 
 #include "arguments/checks.h"
-#include "arguments/sinks.h"
+#include "arguments/regions.h"
 #include "arguments/tensor.h"
 #include "core/status.h"
 #include "core/struct_size.h"
 #include "kernels/common/dtype.h"
 
 #include <inttypes.h>
+
+/* Says whether lists of pointers can be read. */
+static bool is_on_host(const flash_combine_args_t *a) {
+    return a->device == FLASH_DEVICE_CPU;
+}
 
 static flash_status_t check_shape(const flash_combine_args_t *a) {
     FLASH_TRY(argument_check_dtype("dtype", a->dtype));
@@ -64,33 +69,32 @@ static flash_tensor_t lse_partial_of(const flash_combine_args_t *a, const void *
 
 /* ---- Outputs ---- */
 
+static tensor_shape_t output(tensor_shape_t shape) {
+    shape.is_output = true;
+    return shape;
+}
+
+/* Checks the outputs, and that they are apart from each other and from what all rows need. */
 static flash_status_t check_outputs(const flash_combine_args_t *a) {
-    tensor_shape_t o = shape_of(a, a->o.dtype), lse_shape = lse_shape_of(a);
+    const tensor_shape_t o = output(shape_of(a, a->o.dtype)), of_lse = output(lse_shape_of(a));
     const flash_tensor_t lse = lse_of(a);
-    o.is_output = lse_shape.is_output = true;
+    regions_t regions = {.n = 0};
     FLASH_TRY(tensor_check("o", &a->o, &o));
     FLASH_TRY(tensor_check_output("o", &a->o, &o));
-    FLASH_TRY(arguments_check_sinks_apart(a->sinks, a->n_heads, "o", &a->o, &o));
-    if (a->lse == NULL)
-        return FLASH_SUCCESS;
-    FLASH_TRY(tensor_check("lse", &lse, &lse_shape));
-    FLASH_TRY(tensor_check_output("lse", &lse, &lse_shape));
-    FLASH_TRY(arguments_check_sinks_apart(a->sinks, a->n_heads, "lse", &lse, &lse_shape));
-    return tensor_check_apart("o", &a->o, &o, "lse", &lse, &lse_shape);
+    regions_add(&regions, "o", &a->o, &o);
+    if (a->lse != NULL) {
+        FLASH_TRY(tensor_check("lse", &lse, &of_lse));
+        FLASH_TRY(tensor_check_output("lse", &lse, &of_lse));
+        regions_add(&regions, "lse", &lse, &of_lse);
+    }
+    regions_add_array(&regions, "sinks", a->sinks, a->n_heads, sizeof *a->sinks);
+    regions_add_array(&regions, "o_partials", a->o_partials, a->n_partials, sizeof *a->o_partials);
+    regions_add_array(&regions, "lse_partials", a->lse_partials, a->n_partials,
+                      sizeof *a->lse_partials);
+    return regions_check(&regions);
 }
 
 /* ---- Partial results ---- */
-
-static bool same_strides(const flash_tensor_t *a, const flash_tensor_t *b) {
-    return a->stride_batch == b->stride_batch && a->stride_seq == b->stride_seq &&
-           a->stride_head == b->stride_head;
-}
-
-/* Says whether o is the partial result at `data`, so that each row is written where it was read. */
-static bool is_in_place(const flash_combine_args_t *a, const void *data) {
-    return a->o.data == data && a->o.dtype == a->o_partial.dtype &&
-           same_strides(&a->o, &a->o_partial);
-}
 
 /* Partial results side by side need a stride between them. Those in a list have none, and their
  * strides are checked with the list in place of their data. */
@@ -115,35 +119,62 @@ static flash_status_t check_listed(const char *name, const void *const *list, in
                       name, i);
     return FLASH_SUCCESS;
 }
-static const void *o_partial_at(const flash_combine_args_t *a, int64_t i) {
+/* Returns a partial result. Its data is NULL where the list is in memory of a device. */
+static flash_tensor_t o_partial_at(const flash_combine_args_t *a, int64_t i) {
     const int64_t stride = a->stride_partial * dtype_size(a->o_partial.dtype);
-    return a->o_partials ? a->o_partials[i] : (const char *)a->o_partial.data + i * stride;
+    flash_tensor_t partial = a->o_partial;
+    if (a->o_partials == NULL)
+        partial.data = (char *)a->o_partial.data + i * stride;
+    else
+        partial.data = (void *)(uintptr_t)(is_on_host(a) ? a->o_partials[i] : NULL);
+    return partial;
 }
 
-/* o is one of the partial results, or apart from all of them. */
-static flash_status_t check_apart_from_partials(const flash_combine_args_t *a) {
-    const tensor_shape_t o = shape_of(a, a->o.dtype), partial = shape_of(a, a->o_partial.dtype);
-    flash_tensor_t tensor = a->o_partial;
-    for (int64_t i = 0; i < a->n_partials; i++) {
-        tensor.data = (void *)(uintptr_t)o_partial_at(a, i);
-        if (!is_in_place(a, tensor.data))
-            FLASH_TRY(tensor_check_apart("o", &a->o, &o, "o_partial", &tensor, &partial));
-    }
-    return FLASH_SUCCESS;
+/* Returns the LSE of a partial result, likewise. */
+static flash_tensor_t lse_partial_at(const flash_combine_args_t *a, int64_t i) {
+    const int64_t offset = i * a->lse_partial_stride * (int64_t)sizeof *a->lse_partial;
+    if (a->lse_partials == NULL)
+        return lse_partial_of(a, (const char *)a->lse_partial + offset);
+    return lse_partial_of(a, is_on_host(a) ? a->lse_partials[i] : NULL);
+}
+
+/* Adds an output and a tensor of a partial result. They may be the same, so that each row is
+ * written where it was read. */
+static void add_pair(regions_t *regions, const char *name, const flash_tensor_t *tensor,
+                     const tensor_shape_t *shape, const char *partial_name,
+                     const flash_tensor_t *partial, const tensor_shape_t *partial_shape) {
+    const bool in_place = tensor_is_same(tensor, shape, partial, partial_shape);
+    const int32_t sharing = in_place ? regions->n + 1 : 0;
+    if (tensor->data != NULL)
+        regions_add_sharing(regions, name, tensor, shape, sharing);
+    if (partial->data != NULL)
+        regions_add_sharing(regions, partial_name, partial, partial_shape, sharing);
+}
+
+static flash_status_t check_apart_from_partial(const flash_combine_args_t *a, int64_t i) {
+    const tensor_shape_t o = output(shape_of(a, a->o.dtype)), of_lse = output(lse_shape_of(a));
+    const tensor_shape_t partial = shape_of(a, a->o_partial.dtype), lse_partial = lse_shape_of(a);
+    const flash_tensor_t lse = lse_of(a), from = o_partial_at(a, i),
+                         lse_from = lse_partial_at(a, i);
+    regions_t regions = {.n = 0};
+    add_pair(&regions, "o", &a->o, &o, "o_partial", &from, &partial);
+    add_pair(&regions, "lse", &lse, &of_lse, "lse_partial", &lse_from, &lse_partial);
+    return regions_check(&regions);
 }
 
 static flash_status_t check_partials(const flash_combine_args_t *a) {
     const tensor_shape_t shape = shape_of(a, a->o_partial.dtype);
-    const bool on_host = a->device == FLASH_DEVICE_CPU;
     if (a->n_partials == 0 || tensor_is_empty(&shape))
         return FLASH_SUCCESS;
     FLASH_TRY(check_partial_strides(a));
-    if (on_host && a->o_partials != NULL)
+    if (is_on_host(a) && a->o_partials != NULL)
         FLASH_TRY(check_listed("o_partials", a->o_partials, a->n_partials));
-    if (on_host && a->lse_partials != NULL)
+    if (is_on_host(a) && a->lse_partials != NULL)
         FLASH_TRY(
             check_listed("lse_partials", (const void *const *)a->lse_partials, a->n_partials));
-    return on_host || a->o_partials == NULL ? check_apart_from_partials(a) : FLASH_SUCCESS;
+    for (int64_t i = 0; i < a->n_partials; i++)
+        FLASH_TRY(check_apart_from_partial(a, i));
+    return FLASH_SUCCESS;
 }
 
 static flash_status_t check_alignments(const flash_combine_args_t *a) {

@@ -8,7 +8,7 @@
 #include "arguments/lengths.h"
 #include "arguments/paging.h"
 #include "arguments/quant.h"
-#include "arguments/sinks.h"
+#include "arguments/regions.h"
 #include "arguments/tensor.h"
 #include "core/status.h"
 #include "kernels/common/latent.h"
@@ -116,8 +116,9 @@ static flash_status_t check_lse_stride(const char *name, int64_t stride) {
     return FLASH_SUCCESS;
 }
 
+/* Checks LSE, if it is wanted, and adds it to the call's regions. */
 static flash_status_t check_lse(const flash_forward_args_t *a, const flash_params_t *p,
-                                const shapes_t *s) {
+                                const shapes_t *s, regions_t *regions) {
     const flash_tensor_t lse = lse_tensor(a, p, &s->q);
     tensor_shape_t shape = s->o;
     shape.d_head = 1;
@@ -131,25 +132,28 @@ static flash_status_t check_lse(const flash_forward_args_t *a, const flash_param
     FLASH_TRY(check_lse_stride("lse_stride_seq", a->lse_stride_seq));
     FLASH_TRY(tensor_check("lse", &lse, &shape));
     FLASH_TRY(tensor_check_output("lse", &lse, &shape));
-    FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "o", &a->o, &s->o));
-    FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "q", &a->q, &s->q));
-    FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "k", &a->k, &s->k));
-    FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "v", &a->v, &s->v));
-    FLASH_TRY(arguments_check_sinks_apart(a->sinks, a->n_heads, "lse", &lse, &shape));
-    FLASH_TRY(arguments_check_bias_apart(p, s->q.seq, "lse", &lse, &shape));
-    return arguments_check_scales_apart(p, "lse", &lse, &shape);
+    regions_add(regions, "lse", &lse, &shape);
+    return FLASH_SUCCESS;
 }
 
-/* O must be apart from all inputs, because kernels read Q again after O has been written, and tasks
- * read K, V, scales and sinks while others write O. */
-static flash_status_t check_apart(const flash_forward_args_t *a, const flash_params_t *p,
-                                  const shapes_t *s) {
-    FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "q", &a->q, &s->q));
-    FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "k", &a->k, &s->k));
-    FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "v", &a->v, &s->v));
-    FLASH_TRY(arguments_check_sinks_apart(a->sinks, a->n_heads, "o", &a->o, &s->o));
-    FLASH_TRY(arguments_check_bias_apart(p, s->q.seq, "o", &a->o, &s->o));
-    return arguments_check_scales_apart(p, "o", &a->o, &s->o);
+/* Returns the ids that a page table in host memory has, as far as sequences with keys need it. */
+static int64_t known_ids(const problem_t *problem) {
+    const flash_pages_t *pages = &problem->params.pages;
+    return pages->indptr ? problem->page_limits.ids
+                         : problem->page_limits.rows * pages->table_stride;
+}
+
+/* Adds what is neither a tensor nor beside one: lengths, where keys lie, sinks. */
+static void add_arrays(const flash_forward_args_t *a, const problem_t *problem,
+                       regions_t *regions) {
+    const int64_t size = sizeof(int32_t);
+    regions_add_array(regions, "cu_seqlens_q", a->cu_seqlens_q, a->batch + 1, size);
+    regions_add_array(regions, "cu_seqlens_k", a->cu_seqlens_k, a->batch + 1, size);
+    regions_add_array(regions, "seqused_q", a->seqused_q, a->batch, size);
+    regions_add_array(regions, "seqused_k", a->seqused_k, a->batch, size);
+    regions_add_array(regions, "leftpad_k", a->leftpad_k, a->batch, size);
+    regions_add_array(regions, "sinks", a->sinks, a->n_heads, sizeof *a->sinks);
+    arguments_add_pages(&problem->params.pages, a->batch, known_ids(problem), regions);
 }
 
 /* The tokens along a sequence axis, as far as the host knows, and those of the longest sequence. */
@@ -182,17 +186,27 @@ static shapes_t shapes_of(const flash_forward_args_t *a, const flash_params_t *p
     return s;
 }
 
-static flash_status_t check_tensors(const flash_forward_args_t *a, const flash_params_t *p,
+/* Outputs must be apart from all inputs, because kernels read Q again after O has been written, and
+ * tasks read everything else while others write O and LSE. */
+static flash_status_t check_tensors(const flash_forward_args_t *a, const problem_t *problem,
                                     tokens_t q_tokens, tokens_t k_tokens) {
+    const flash_params_t *p = &problem->params;
     const shapes_t s = shapes_of(a, p, q_tokens, k_tokens);
+    regions_t regions = {.n = 0};
     FLASH_TRY(tensor_check("q", &a->q, &s.q));
     FLASH_TRY(tensor_check("k", &a->k, &s.k));
     FLASH_TRY(tensor_check("v", &a->v, &s.v));
     FLASH_TRY(tensor_check("o", &a->o, &s.o));
     FLASH_TRY(tensor_check_output("o", &a->o, &s.o));
-    FLASH_TRY(arguments_check_scales(p));
-    FLASH_TRY(check_apart(a, p, &s));
-    return check_lse(a, p, &s);
+    regions_add(&regions, "o", &a->o, &s.o);
+    regions_add(&regions, "q", &a->q, &s.q);
+    regions_add(&regions, "k", &a->k, &s.k);
+    regions_add(&regions, "v", &a->v, &s.v);
+    FLASH_TRY(check_lse(a, p, &s, &regions));
+    FLASH_TRY(arguments_check_scales(p, &regions));
+    FLASH_TRY(arguments_check_bias(p, s.q.seq, &regions));
+    add_arrays(a, problem, &regions);
+    return regions_check(&regions);
 }
 
 /* Counts the tokens of a tensor whose lengths are not in host memory. For a ragged one the number
@@ -221,7 +235,7 @@ flash_status_t arguments_check_data(const flash_forward_args_t *checked, bool on
         FLASH_TRY(check_alignments(checked, p));
     if (on_host && p->pages.page_size > 0)
         FLASH_TRY(arguments_check_pages(p, &problem->page_limits));
-    FLASH_TRY(check_tensors(checked, p, (tokens_t){total_q, p->seqlen_q},
+    FLASH_TRY(check_tensors(checked, problem, (tokens_t){total_q, p->seqlen_q},
                             (tokens_t){total_k, longest_k}));
     if (on_host)
         drop_unused_strides(&problem->params, total_q, total_k);

@@ -191,6 +191,16 @@ flash_status_t arguments_check_pages(const flash_params_t *p, page_limits_t *lim
     return FLASH_SUCCESS;
 }
 
+void arguments_add_pages(const flash_pages_t *pages, int64_t batch, int64_t n_ids,
+                         regions_t *regions) {
+    const int64_t size = sizeof *pages->table;
+    regions_add_array(regions, "paging.page_table", pages->table, n_ids, size);
+    if (pages->v_table != pages->table)
+        regions_add_array(regions, "paging.v_page_table", pages->v_table, n_ids, size);
+    regions_add_array(regions, "paging.page_indptr", pages->indptr, batch + 1, size);
+    regions_add_array(regions, "paging.page_rows", pages->rows, batch, size);
+}
+
 flash_status_t arguments_check_page_alignments(const flash_pages_t *pages) {
     const int64_t size = sizeof *pages->table;
     FLASH_TRY(argument_check_alignment("page_table", pages->table, size));

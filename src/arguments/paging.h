@@ -4,6 +4,7 @@
 #ifndef FLASH_ARGUMENTS_PAGING_H
 #define FLASH_ARGUMENTS_PAGING_H
 
+#include "arguments/regions.h"
 #include "core/problem.h"
 #include "flashattn.h"
 
@@ -25,6 +26,11 @@ flash_status_t arguments_read_pool(const flash_paging_t *paging, flash_pages_t *
 /* Checks a page table in host memory as far as the sequences' lengths reach, which are checked too.
  * *limits receives what the arrays hold. */
 flash_status_t arguments_check_pages(const flash_params_t *params, page_limits_t *limits);
+
+/* Adds the arrays to the call's regions. n_ids: those of the table that the call may read, 0 where
+ * the host does not know. */
+void arguments_add_pages(const flash_pages_t *pages, int64_t batch, int64_t n_ids,
+                         regions_t *regions);
 
 /* Requires arrays that are aligned to their elements. */
 flash_status_t arguments_check_page_alignments(const flash_pages_t *pages);

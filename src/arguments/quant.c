@@ -74,32 +74,18 @@ static tensor_shape_t shape_of(const flash_params_t *p, const flash_scale_t *sca
                             .may_repeat = true};
 }
 
-static flash_status_t check_offsets(const char *name, const flash_params_t *p,
-                                    const flash_scale_t *scale) {
+static flash_status_t check_one(const char *name, const flash_params_t *p,
+                                const flash_scale_t *scale, regions_t *regions) {
     const flash_tensor_t tensor = tensor_of(scale);
     const tensor_shape_t shape = shape_of(p, scale);
-    return tensor_check(name, &tensor, &shape);
+    FLASH_TRY(tensor_check(name, &tensor, &shape));
+    regions_add(regions, name, &tensor, &shape);
+    return FLASH_SUCCESS;
 }
 
-flash_status_t arguments_check_scales(const flash_params_t *params) {
-    FLASH_TRY(check_offsets(K_SCALE, params, &params->k_scale));
-    return check_offsets(V_SCALE, params, &params->v_scale);
-}
-
-static flash_status_t check_apart(const flash_params_t *p, const char *name,
-                                  const flash_tensor_t *output, const tensor_shape_t *shape,
-                                  bool is_v) {
-    const flash_scale_t *scale = is_v ? &p->v_scale : &p->k_scale;
-    const flash_tensor_t tensor = tensor_of(scale);
-    const tensor_shape_t scale_shape = shape_of(p, scale);
-    return tensor_check_apart(name, output, shape, is_v ? V_SCALE : K_SCALE, &tensor, &scale_shape);
-}
-
-flash_status_t arguments_check_scales_apart(const flash_params_t *params, const char *name,
-                                            const flash_tensor_t *output,
-                                            const tensor_shape_t *shape) {
-    FLASH_TRY(check_apart(params, name, output, shape, false));
-    return check_apart(params, name, output, shape, true);
+flash_status_t arguments_check_scales(const flash_params_t *params, regions_t *regions) {
+    FLASH_TRY(check_one(K_SCALE, params, &params->k_scale, regions));
+    return check_one(V_SCALE, params, &params->v_scale, regions);
 }
 
 flash_status_t arguments_check_scale_alignments(const flash_params_t *params) {

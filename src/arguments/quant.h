@@ -4,7 +4,7 @@
 #ifndef FLASH_ARGUMENTS_QUANT_H
 #define FLASH_ARGUMENTS_QUANT_H
 
-#include "arguments/tensor.h"
+#include "arguments/regions.h"
 #include "flashattn.h"
 #include "kernels/common/params.h"
 
@@ -12,13 +12,9 @@
  * is read. Returns INVALID_ARGUMENT, or UNSUPPORTED for a field of a newer caller. */
 flash_status_t arguments_read_quant(const flash_forward_args_t *checked, flash_params_t *params);
 
-/* Requires offsets of scales within an int64 of bytes. */
-flash_status_t arguments_check_scales(const flash_params_t *params);
-
-/* Refuses scales that overlap an output, as tensor_check_apart() does. */
-flash_status_t arguments_check_scales_apart(const flash_params_t *params, const char *name,
-                                            const flash_tensor_t *output,
-                                            const tensor_shape_t *shape);
+/* Requires offsets of scales within an int64 of bytes, and adds the scales to the call's regions.
+ */
+flash_status_t arguments_check_scales(const flash_params_t *params, regions_t *regions);
 
 /* Requires scales that are aligned to their elements. */
 flash_status_t arguments_check_scale_alignments(const flash_params_t *params);

@@ -164,14 +164,15 @@ static range_t first_row(const flash_tensor_t *tensor, const tensor_shape_t *sha
     return (range_t){begin, begin + (uintptr_t)(shape->d_head * shape->element_size)};
 }
 
-/* Says whether an element has this address. From the largest stride to the smallest, it takes as
- * many steps as do not pass the address, and may miss an element where strides overlap. */
-static bool holds(const flash_tensor_t *tensor, const tensor_shape_t *shape, uintptr_t address) {
+/* Says whether a row has a byte of the range. It looks at one row: that which it reaches when it
+ * takes, from the largest stride to the smallest, as many steps as do not pass the range's last
+ * byte. Where strides do not overlap, no other row is nearer. */
+static bool meets(const flash_tensor_t *tensor, const tensor_shape_t *shape, range_t range) {
     axis_t axes[N_AXES];
     const range_t row = first_row(tensor, shape);
-    if (address < row.begin)
+    if (range.end <= row.begin)
         return false;
-    uint64_t rest = address - row.begin;
+    uint64_t rest = range.end - 1 - row.begin;
     get_axes(tensor, shape, axes);
     sort_by_stride(axes);
     for (int i = N_AXES - 1; i >= 0; i--) {
@@ -182,13 +183,13 @@ static bool holds(const flash_tensor_t *tensor, const tensor_shape_t *shape, uin
         const uint64_t steps = rest / stride;
         rest -= stride * (steps < last ? steps : last);
     }
-    return rest < row.end - row.begin;
+    return range.end - 1 - rest + (row.end - row.begin) > range.begin;
 }
 
 static bool first_row_lies_in(const flash_tensor_t *a, const tensor_shape_t *a_shape,
                               const flash_tensor_t *b, const tensor_shape_t *b_shape) {
-    const range_t row = first_row(a, a_shape);
-    return holds(b, b_shape, row.begin) || holds(b, b_shape, row.end - 1);
+    const range_t row = first_row(a, a_shape), first_byte = {row.begin, row.begin + 1};
+    return meets(b, b_shape, row) || meets(b, b_shape, first_byte);
 }
 
 flash_status_t tensor_check_apart(const char *name, const flash_tensor_t *tensor,
@@ -206,12 +207,24 @@ flash_status_t tensor_check_apart(const char *name, const flash_tensor_t *tensor
     return FLASH_SUCCESS;
 }
 
-/* ---- Strides that kernels see ---- */
-
 /* Drops the stride of an axis of length 1, because products with it could overflow. */
 static int64_t stride_of(int64_t stride, int64_t length) {
     return length > 1 ? stride : 0;
 }
+
+bool tensor_is_same(const flash_tensor_t *a, const tensor_shape_t *a_shape, const flash_tensor_t *b,
+                    const tensor_shape_t *b_shape) {
+    axis_t axes[N_AXES], others[N_AXES];
+    bool same = a->data == b->data && a->dtype == b->dtype;
+    get_axes(a, a_shape, axes);
+    get_axes(b, b_shape, others);
+    for (int i = 0; i < N_AXES; i++)
+        same = same && axes[i].size == others[i].size &&
+               stride_of(axes[i].stride, axes[i].size) == stride_of(others[i].stride, axes[i].size);
+    return same;
+}
+
+/* ---- Strides that kernels see ---- */
 
 flash_strides_t tensor_strides(const flash_tensor_t *tensor, bool ragged, const int64_t shape[3]) {
     const flash_strides_t s = {ragged ? 0 : stride_of(tensor->stride_batch, shape[0]),

@@ -44,12 +44,17 @@ flash_status_t tensor_check_repeat(const char *name, const flash_tensor_t *tenso
 flash_status_t tensor_check_output(const char *name, const flash_tensor_t *tensor,
                                    const tensor_shape_t *shape);
 
-/* Refuses two checked tensors when the first row of one begins or ends in a row of the other. That
- * finds every overlap of contiguous tensors, and whatever is computed in place. Tensors that share
- * no byte are never refused, even if their rows lie between each other's. */
+/* Refuses two checked tensors when the first row of one shares a byte with the other. That finds
+ * every overlap of contiguous tensors, and whatever is computed in place. Tensors that share no
+ * byte are never refused, even if their rows lie between each other's. */
 flash_status_t tensor_check_apart(const char *name, const flash_tensor_t *tensor,
                                   const tensor_shape_t *shape, const char *other_name,
                                   const flash_tensor_t *other, const tensor_shape_t *other_shape);
+
+/* Says whether both have the same elements at the same addresses, so that one may be computed in
+ * place of the other, row by row. */
+bool tensor_is_same(const flash_tensor_t *a, const tensor_shape_t *a_shape, const flash_tensor_t *b,
+                    const tensor_shape_t *b_shape);
 
 /* Returns the strides of a tensor of shape [batch, seq, heads]. A ragged tensor keeps its stride of
  * tokens, because its number of tokens may lie in data that has not been read. */

@@ -66,13 +66,25 @@ static void append_heads(const append_params_t *p, const append_part_t *part,
     }
 }
 
+/* Finds where a token goes, in K or V. What leads beyond the ids that the table was found to have
+ * has changed since, and leads nowhere. */
+static append_place_t place_of(const append_params_t *p, const append_part_t *part,
+                               const append_token_t *token) {
+    if (p->slots)
+        return append_place(p, NULL, token);
+    const append_range_t range = append_range(p, token->batch_index);
+    if (part->table && range.first_id + range.n_ids > p->n_ids)
+        return append_no_place();
+    return append_place_in(p, part->table, &range, append_key(p, token));
+}
+
 static void append_new_token(const append_params_t *p, int64_t number) {
     const append_token_t token = append_token(&p->tokens_new, p->batch, number);
     for (int i = APPEND_K; token.exists && i <= APPEND_V; i++) {
         const append_part_t *part = &p->parts[i];
         if (part->n_heads == 0)
             continue;
-        const append_place_t place = append_place(p, part->table, &token);
+        const append_place_t place = place_of(p, part, &token);
         if (place.entry >= 0)
             append_heads(p, part, &token,
                          append_token_offset(&p->tokens_new, &part->from_stride, &token),

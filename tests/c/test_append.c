@@ -552,8 +552,10 @@ static void use_cuda(call_t *c) {
     X(k_overflows, c->args.k.stride_batch = INT64_MAX / 2, INVALID, "k overflows")                 \
     X(k_in_k_new, c->args.k_new.data = c->out.k, INVALID, "k overlaps k_new")                      \
     X(k_in_v_new, c->args.v_new.data = c->out.k, INVALID, "k overlaps v_new")                      \
-    X(k_is_v, (c->args.paging = NULL, c->args.seqlen_k = 2, c->args.v.data = c->out.k), INVALID,   \
-      "k overlaps v")                                                                              \
+    X(k_is_v,                                                                                      \
+      (c->args.paging = NULL, c->args.seqlen_k = PAGE_SIZE, c->used[0] = c->used[1] = 0,           \
+       c->args.v.data = c->out.k),                                                                 \
+      INVALID, "v overlaps k")                                                                     \
     X(v_in_k_new, c->args.k_new.data = c->out.v, INVALID, "v overlaps k_new")                      \
     X(k_is_q, c->args.q.data = c->out.k, INVALID, "k overlaps q")                                  \
     X(v_is_q, c->args.q.data = c->out.v, INVALID, "v overlaps q")                                  \

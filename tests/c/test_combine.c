@@ -220,7 +220,13 @@ static const void *const with_null[PARTS] = {RESULT, NULL, RESULT};
     X(flags, args->flags = FLASH_FLAG_CAUSAL, INVALID, "flags is 0x1")                             \
     X(n_heads_zero, args->n_heads = 0, INVALID, "n_heads is 0")                                    \
     X(stride_forgotten, args->o_partial.stride_seq = 0, INVALID, "o_partial.stride_seq is 0")      \
-    X(lse_in_o, args->lse = args->o.data, INVALID, "o overlaps lse")                               \
+    X(lse_in_o, args->lse = args->o.data, INVALID, "lse overlaps o")                               \
+    X(lse_shifted, args->lse = (float *)(uintptr_t)args->lse_partial + 1, INVALID,                 \
+      "lse overlaps lse_partial: lse begins at ")                                                  \
+    X(lse_in_o_partial, args->lse = (float *)args->o_partial.data + 100, INVALID,                  \
+      "lse overlaps o_partial: lse begins at ")                                                    \
+    X(o_over_lse_partial, args->lse_partial = (const float *)args->o.data + 7, INVALID,            \
+      "o overlaps lse_partial: o begins at ")                                                      \
     X(dtype, args->dtype = 9, INVALID, "dtype is 9")                                               \
     X(n_partials, args->n_partials = -1, INVALID, "n_partials is -1")                              \
     X(batch, args->batch = -1, INVALID, "batch is -1")                                             \

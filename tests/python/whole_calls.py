@@ -175,8 +175,8 @@ def padded() -> Call:
 def ragged() -> Call:
     q_shape = (BATCH * SEQLEN_Q, N_HEADS, D_HEAD)
     call = _forward((BATCH * SEQLEN_K, N_HEADS_KV, D_HEAD), q_shape=q_shape)
-    call.put("cu_seqlens_q", [0, 4, 9])
-    call.put("cu_seqlens_k", [0, 7, 12])
+    call.put("cu_seqlens_q", [0, 5, 10])
+    call.put("cu_seqlens_k", [0, 7, 14])
     call.put("seqused_q", [4, 5])
     call.put("seqused_k", [7, 5])
     return _give_workspace(call)
