@@ -21,12 +21,17 @@ static environment_variable_t variable = ENVIRONMENT_VARIABLE_INIT;
 static bool is_forced;
 static flash_config_t forced = FLASH_CONFIG_INIT;
 
+/* Puts the variable's name before the message of a refusal. */
+static flash_status_t refuse_variable(flash_status_t status) {
+    char why[480];
+    status_copy_text(status_message(), why, sizeof why);
+    return status_fail(status, "FLASHATTN_CONFIG: %s", why);
+}
+
 static flash_status_t parse(const char *value) {
-    if (flash_config_parse(value, &forced) != FLASH_SUCCESS) {
-        char why[480];
-        status_copy_text(status_message(), why, sizeof why);
-        return status_fail(FLASH_ERROR_INVALID_ARGUMENT, "FLASHATTN_CONFIG: %s", why);
-    }
+    const flash_status_t status = flash_config_parse(value, &forced);
+    if (status != FLASH_SUCCESS)
+        return refuse_variable(status);
     is_forced = true;
     return FLASH_SUCCESS;
 }
@@ -45,16 +50,25 @@ static flash_status_t use_kernel(const flash_kernel_t *kernel, const char *reaso
     return select_check(r->kernel, &r->problem, &r->device);
 }
 
-static flash_status_t use_config(const flash_config_t *config, const char *reason, resolved_t *r) {
+static flash_status_t find_and_use(const flash_config_t *config, const char *reason,
+                                   resolved_t *r) {
     const flash_kernel_t *kernel;
     FLASH_TRY(kernel_table_require(config, &kernel));
     return use_kernel(kernel, reason, r);
 }
 
+/* A refusal says whose choice the kernel is, because the call does not. */
+static flash_status_t use_forced(resolved_t *r) {
+    const flash_status_t status = find_and_use(&forced, "FLASHATTN_CONFIG", r);
+    return status == FLASH_SUCCESS ? status : refuse_variable(status);
+}
+
+/* The CPU follows no results, and needs none that can be understood. */
 static flash_status_t choose(resolved_t *r) {
-    const tuning_results_t *results;
+    const tuning_results_t *results = NULL;
     char *reason = r->explained ? r->reason : NULL;
-    FLASH_TRY(tuning_in_force(&results));
+    if (!device_is_cpu(&r->device))
+        FLASH_TRY(tuning_in_force(&results));
     FLASH_TRY(select_kernel(&r->problem, &r->device, &r->kernel, reason));
     tuning_follow(results, &r->problem, &r->device, &r->kernel, reason);
     return FLASH_SUCCESS;
@@ -63,12 +77,12 @@ static flash_status_t choose(resolved_t *r) {
 static flash_status_t resolve_kernel(const flash_kernel_t *kernel, resolved_t *r) {
     FLASH_TRY(trace_is_on(&r->traced));
     r->explained = r->explained || r->traced;
-    FLASH_TRY(environment_read(&variable, read_variable));
     FLASH_TRY(device_describe_for(&r->args, &r->device));
     if (kernel != NULL)
         return use_kernel(kernel, "the caller's kernel", r);
+    FLASH_TRY(environment_read(&variable, read_variable));
     if (is_forced)
-        return use_config(&forced, "FLASHATTN_CONFIG", r);
+        return use_forced(r);
     return choose(r);
 }
 

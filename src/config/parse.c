@@ -10,10 +10,6 @@
 #include "core/status.h"
 #include "core/text_reader.h"
 
-#include <ctype.h>
-#include <errno.h>
-#include <stdlib.h>
-
 /* The state of reading a configuration. */
 typedef struct reading {
     text_reader_t at;
@@ -32,16 +28,12 @@ static bool take_char(text_reader_t *r, char c) {
 
 /* Reads an int32, with no blanks before it. */
 static bool take_digits(text_reader_t *r, int32_t *value) {
-    const char *digits = r->at + (*r->at == '-');
-    if (!isdigit((unsigned char)*digits))
-        return false;
-    char *end;
-    errno = 0;
-    const long long n = strtoll(r->at, &end, 10);
-    if (errno != 0 || n < INT32_MIN || n > INT32_MAX)
+    text_reader_t behind = *r;
+    int64_t n;
+    if (!text_take_number(&behind, &n) || n < INT32_MIN || n > INT32_MAX)
         return false;
     *value = (int32_t)n;
-    r->at = end;
+    *r = behind;
     return true;
 }
 

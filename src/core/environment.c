@@ -5,6 +5,7 @@
 
 #include "core/status.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +27,13 @@ static flash_status_t refuse_former_name(const char *name) {
 
 void environment_parse(environment_variable_t *variable, const char *name,
                        flash_status_t (*parse)(const char *value)) {
+    const int errno_before = errno; /* a call leaves it as it was */
     variable->status = refuse_former_name(name);
     if (variable->status == FLASH_SUCCESS && is_set(name))
         variable->status = parse(getenv(name));
     if (variable->status != FLASH_SUCCESS)
         status_copy_text(status_message(), variable->message, sizeof variable->message);
+    errno = errno_before;
 }
 
 flash_status_t environment_read(environment_variable_t *variable, void (*read)(void)) {

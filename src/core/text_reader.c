@@ -6,8 +6,10 @@
 #include "core/status.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 flash_status_t text_expected(const text_reader_t *r, const char *what) {
@@ -41,4 +43,18 @@ bool text_take_word(text_reader_t *r, const char *word) {
         return false;
     *r = after_word;
     return true;
+}
+
+bool text_take_number(text_reader_t *r, int64_t *value) {
+    const int errno_before = errno;
+    char *end;
+    if (!isdigit((unsigned char)r->at[*r->at == '-']))
+        return false;
+    errno = 0;
+    *value = strtoll(r->at, &end, 10);
+    const bool fits = errno == 0;
+    errno = errno_before;
+    if (fits)
+        r->at = end;
+    return fits;
 }

@@ -26,6 +26,10 @@ bool text_take(text_reader_t *r, const char *characters);
 /* Takes this word, if it comes next and no longer word begins with it. */
 bool text_take_word(text_reader_t *r, const char *word);
 
+/* Takes a decimal number, with no blanks before it and with a '-' if there is one, that 64 bits can
+ * hold. errno stays as it is. */
+bool text_take_number(text_reader_t *r, int64_t *value);
+
 bool text_is_word_char(char c);
 
 #endif

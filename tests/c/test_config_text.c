@@ -3,6 +3,8 @@
  */
 #include "support.h"
 
+#include <errno.h>
+
 /* Offsets of fields, counted behind struct_size. */
 enum {
     N_WARPS = 6,
@@ -306,6 +308,34 @@ static void parse_shows_a_configuration(void **state) {
     }
 }
 
+/* Numbers are read by a function that reports by errno. */
+static void parse_leaves_errno(void **state) {
+    static const char *const texts[] = {"REFERENCE (FP32, any, 16, 1)",
+                                        "REFERENCE (FP32, any, 99999999999999999999, 1)",
+                                        "REFERENCE (FP32, any, 3000000000, 1)", "fast"};
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        flash_config_t config = FLASH_CONFIG_INIT;
+        errno = EDOM;
+        assert_int_equal(flash_config_parse(texts[i], &config),
+                         i == 0 ? FLASH_SUCCESS : FLASH_ERROR_INVALID_ARGUMENT);
+        assert_int_equal(errno, EDOM);
+    }
+}
+
+static void set_tuning_leaves_errno(void **state) {
+    static const char result[] =
+        FLASH_TUNING_HEADER "\ncc=90 sms=132 dtype=BF16 d_head=8 features=none q=1 k=1 heads=1 "
+                            "ns=99999999999999999999: REFERENCE (BF16, any, 16, 1)";
+    (void)state;
+    errno = EDOM;
+    assert_refused(flash_set_tuning(result), FLASH_ERROR_INVALID_ARGUMENT, "too large");
+    assert_int_equal(errno, EDOM);
+    assert_success(flash_set_tuning(FLASH_TUNING_HEADER));
+    assert_success(flash_set_tuning(NULL));
+    assert_int_equal(errno, EDOM);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_round_trip),
@@ -322,6 +352,8 @@ int main(void) {
         cmocka_unit_test(parse_refuses_null),
         cmocka_unit_test(parse_says_where),
         cmocka_unit_test(parse_shows_a_configuration),
+        cmocka_unit_test(parse_leaves_errno),
+        cmocka_unit_test(set_tuning_leaves_errno),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,15 +87,24 @@ typedef struct variable {
     const char *value;
 } variable_t;
 
-static bool value_is_refused(void *argument) {
-    const variable_t *variable = argument;
+/* Makes a call that needs a variable: on a machine without CUDA devices, none of attention needs
+ * measured results. */
+static flash_status_t call_that_needs(const char *name) {
     const flash_forward_args_t args = shape();
     uint64_t size;
+    return strcmp(name, "FLASHATTN_TUNING") == 0 ? flash_set_tuning(NULL)
+                                                 : flash_workspace_size(&args, NULL, &size);
+}
+
+static bool value_is_refused(void *argument) {
+    const variable_t *variable = argument;
     CHECK(setenv(variable->name, variable->value, 1) == 0);
+    errno = EDOM;
     for (int i = 0; i < 2; i++) { /* at every call, not only the first */
-        CHECK(flash_workspace_size(&args, NULL, &size) == FLASH_ERROR_INVALID_ARGUMENT);
+        CHECK(call_that_needs(variable->name) == FLASH_ERROR_INVALID_ARGUMENT);
         CHECK(strstr(flash_last_error(), variable->name) != NULL);
     }
+    CHECK(errno == EDOM);
     return true;
 }
 
@@ -117,10 +126,8 @@ static void bad_values(void **state) {
 
 /* An empty variable counts as not set. */
 static bool empty_value_is_default(void *argument) {
-    const flash_forward_args_t args = shape();
-    uint64_t size;
     CHECK(setenv(argument, "", 1) == 0);
-    CHECK(flash_workspace_size(&args, NULL, &size) == FLASH_SUCCESS);
+    CHECK(call_that_needs(argument) == FLASH_SUCCESS);
     return true;
 }
 
@@ -137,15 +144,13 @@ static void empty_values(void **state) {
  * now. */
 static bool former_name_is_refused(void *argument) {
     const variable_t *variable = argument;
-    const flash_forward_args_t args = shape();
     char former[64], message[128];
-    uint64_t size;
     snprintf(former, sizeof former, "FLASH_%s", variable->name + strlen("FLASHATTN_"));
     snprintf(message, sizeof message, "%s is set, whose name is %s now", former, variable->name);
     CHECK(setenv(former, variable->value, 1) == 0);
     CHECK(setenv(variable->name, variable->value, 1) == 0);
     for (int i = 0; i < 2; i++) {
-        CHECK(flash_workspace_size(&args, NULL, &size) == FLASH_ERROR_INVALID_ARGUMENT);
+        CHECK(call_that_needs(variable->name) == FLASH_ERROR_INVALID_ARGUMENT);
         CHECK(strstr(flash_last_error(), message) != NULL);
     }
     if (strcmp(variable->name, "FLASHATTN_NUM_THREADS") == 0)
@@ -155,12 +160,10 @@ static bool former_name_is_refused(void *argument) {
 
 static bool empty_former_name_is_not_set(void *argument) {
     const variable_t *variable = argument;
-    const flash_forward_args_t args = shape();
     char former[64];
-    uint64_t size;
     snprintf(former, sizeof former, "FLASH_%s", variable->name + strlen("FLASHATTN_"));
     CHECK(setenv(former, "", 1) == 0);
-    CHECK(flash_workspace_size(&args, NULL, &size) == FLASH_SUCCESS);
+    CHECK(call_that_needs(variable->name) == FLASH_SUCCESS);
     return true;
 }
 
@@ -289,21 +292,45 @@ static bool config_is_forced(void *argument) {
     CHECK(memcmp(&config, &first, sizeof config) == 0);
     args.dtype = first.dtype % 3 + 1;
     CHECK(flash_query_support(&args, NULL, NULL, 0) == FLASH_ERROR_UNSUPPORTED);
+    CHECK(strstr(flash_last_error(), "FLASHATTN_CONFIG: flash_fwd_") == flash_last_error());
     return true;
 }
 
-static bool config_is_not_built(void *argument) {
+/* A configuration that no kernel is found for, and the status that says why. */
+typedef struct lost_config {
+    const char *text;
+    flash_status_t status;
+} lost_config_t;
+
+static bool config_is_lost(void *argument) {
+    const lost_config_t *config = argument;
     const flash_forward_args_t args = shape();
-    (void)argument;
-    CHECK(setenv("FLASHATTN_CONFIG", "REFERENCE (FP32, any, 17, 1)", 1) == 0);
-    CHECK(flash_query_support(&args, NULL, NULL, 0) == FLASH_ERROR_NOT_BUILT);
+    CHECK(setenv("FLASHATTN_CONFIG", config->text, 1) == 0);
+    CHECK(flash_query_support(&args, NULL, NULL, 0) == config->status);
+    CHECK(strstr(flash_last_error(), "FLASHATTN_CONFIG: ") == flash_last_error());
+    return true;
+}
+
+/* A call that names its kernel does not need the variable. */
+static bool own_kernel_is_used(void *argument) {
+    flash_forward_args_t args = shape();
+    flash_config_t first = FLASH_CONFIG_INIT;
+    uint64_t size;
+    CHECK(setenv("FLASHATTN_CONFIG", argument, 1) == 0);
+    CHECK(flash_kernel_config(flash_kernel_at(0), &first) == FLASH_SUCCESS);
+    args.dtype = first.dtype;
+    CHECK(flash_workspace_size(&args, flash_kernel_at(0), &size) == FLASH_SUCCESS);
     return true;
 }
 
 static void config(void **state) {
+    lost_config_t not_built = {"REFERENCE (FP32, any, 17, 1)", FLASH_ERROR_NOT_BUILT};
+    lost_config_t against_the_rules = {"REFERENCE (FP32, any, 0, 1)", FLASH_ERROR_INVALID_CONFIG};
     (void)state;
     check_in_child(config_is_forced, NULL);
-    check_in_child(config_is_not_built, NULL);
+    check_in_child(config_is_lost, &not_built);
+    check_in_child(config_is_lost, &against_the_rules);
+    check_in_child(own_kernel_is_used, "fastest");
 }
 
 /* ---- FLASHATTN_TUNING ---- */
@@ -316,14 +343,12 @@ typedef struct tuning_file {
 
 static bool file_is_read(void *argument) {
     const tuning_file_t *given = argument;
-    const flash_forward_args_t args = shape();
     char path[] = "/tmp/flashattn-tuning-XXXXXX";
-    uint64_t size;
     const int file = mkstemp(path);
     const size_t length = strlen(given->text);
     CHECK(file >= 0 && write(file, given->text, length) == (ssize_t)length && close(file) == 0);
     CHECK(setenv("FLASHATTN_TUNING", path, 1) == 0);
-    const flash_status_t status = flash_workspace_size(&args, NULL, &size);
+    const flash_status_t status = flash_set_tuning(NULL);
     unlink(path);
     if (given->words == NULL)
         CHECK(status == FLASH_SUCCESS);
@@ -335,14 +360,12 @@ static bool file_is_read(void *argument) {
 
 /* Nobody ever writes to the FIFO, so a call that waited for it would not come back. */
 static bool fifo_is_refused(void *argument) {
-    const flash_forward_args_t args = shape();
     char folder[] = "/tmp/flashattn-fifo-XXXXXX", path[64];
-    uint64_t size;
     (void)argument;
     CHECK(mkdtemp(folder) != NULL);
     snprintf(path, sizeof path, "%s/fifo", folder);
     CHECK(mkfifo(path, 0600) == 0 && setenv("FLASHATTN_TUNING", path, 1) == 0);
-    const flash_status_t status = flash_workspace_size(&args, NULL, &size);
+    const flash_status_t status = flash_set_tuning(NULL);
     CHECK(unlink(path) == 0 && rmdir(folder) == 0);
     CHECK(status == FLASH_ERROR_INVALID_ARGUMENT);
     CHECK(strstr(flash_last_error(), "fifo: not a regular file") != NULL);
@@ -350,11 +373,18 @@ static bool fifo_is_refused(void *argument) {
 }
 
 static bool none_is_no_file(void *argument) {
-    const flash_forward_args_t args = shape();
-    uint64_t size;
     (void)argument;
     CHECK(setenv("FLASHATTN_TUNING", "none", 1) == 0);
+    CHECK(flash_set_tuning(NULL) == FLASH_SUCCESS);
+    return true;
+}
+
+static bool cpu_needs_no_results(void *argument) {
+    const flash_forward_args_t args = shape();
+    uint64_t size;
+    CHECK(setenv("FLASHATTN_TUNING", argument, 1) == 0);
     CHECK(flash_workspace_size(&args, NULL, &size) == FLASH_SUCCESS);
+    CHECK(flash_set_tuning(FLASH_TUNING_HEADER) == FLASH_SUCCESS);
     return true;
 }
 
@@ -372,6 +402,7 @@ static void tuning(void **state) {
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
         check_in_child(file_is_read, &files[i]);
     check_in_child(none_is_no_file, NULL);
+    check_in_child(cpu_needs_no_results, "/nowhere");
     check_in_child(fifo_is_refused, NULL);
 }
 

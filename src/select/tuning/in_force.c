@@ -54,8 +54,8 @@ flash_status_t flash_set_tuning(const char *text) {
     tuning_results_t *results = NULL;
     bool traced;
     FLASH_TRY(trace_is_on(&traced));
-    if (text != NULL)
-        FLASH_TRY(tuning_parse(text, traced, &results));
+    FLASH_TRY(text != NULL ? tuning_parse(text, traced, &results)
+                           : environment_read(&variable, read_variable));
     pthread_mutex_lock(&lock);
     if (results != NULL) {
         results->older = newest;

@@ -11,7 +11,6 @@
 #include "core/text_reader.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,16 +26,13 @@ static flash_status_t read_name(text_reader_t *r, const char *name) {
 
 static flash_status_t read_number(text_reader_t *r, const char *name, int64_t most,
                                   int64_t *value) {
-    char *end;
     FLASH_TRY(read_name(r, name));
+    text_reader_t behind = *r;
     if (!isdigit((unsigned char)*r->at))
         return text_expected(r, "a number");
-    errno = 0;
-    const long long n = strtoll(r->at, &end, 10);
-    if (errno != 0 || n < 1 || n > most)
+    if (!text_take_number(&behind, value) || *value < 1 || *value > most)
         return text_expected(r, "a number from 1 on that is not too large");
-    r->at = end;
-    *value = n;
+    *r = behind;
     return FLASH_SUCCESS;
 }
 
