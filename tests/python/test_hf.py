@@ -670,6 +670,9 @@ def test_models_are_refused_what_they_are_marked_not_to_support(
     monkeypatch.setattr(model, "_supports_sdpa", False)
     with pytest.raises(NotImplementedError, match="_supports_sdpa are False.*'eager'"):
         model._from_config(config, attn_implementation=WITHOUT_FLASH)
+    config = transformers.GPTNeoConfig(num_layers=2, attention_types=[[["global", "local"], 1]])
+    with pytest.raises(NotImplementedError, match="GPTNeo.* has classes of its own"):
+        transformers.GPTNeoModel._from_config(config, attn_implementation=NAME)
     flashattn.hf.unregister()
     assert transformers.PreTrainedModel.get_correct_attn_implementation is not original
     flashattn.hf.unregister(WITHOUT_FLASH)

@@ -110,7 +110,6 @@ def check(
     n_queries: int = SEQLEN,
     n_keys: int = SEQLEN,
     first: int = 0,
-    config: Any = None,
     as_tensor: bool = False,
     change: Callable[[torch.Tensor], torch.Tensor] = lambda mask: mask,
 ) -> Any:
@@ -122,7 +121,7 @@ def check(
         for heads, n in ((4, n_queries), (2, n_keys), (2, n_keys))
     )
     sizes = 2, n_queries, n_keys, torch.tensor(first) if as_tensor else first, 0, pattern, tokens
-    mask = mask_of(*sizes, config=config)
+    mask = mask_of(*sizes)
     out, _ = _attention.attention(SimpleNamespace(), q, k, v, change(mask), **layer)
     visible = change(masks.sdpa_mask(*sizes, allow_is_causal_skip=False))
     expected = torch.nn.functional.scaled_dot_product_attention(
@@ -145,16 +144,12 @@ def test_patterns(pattern: Callable[..., Any], side: str) -> None:
         check(layer, pattern, padding(side))
 
 
-FLASH = SimpleNamespace(_attn_implementation=NAME)
-
-
 @pytest.mark.parametrize("side", ["none", "left", "right"])
 @pytest.mark.parametrize("name", ["causal", "bidirectional", "causal window 4", "window 1"])
-@pytest.mark.parametrize("config", [None, FLASH], ids=["sdpa", "flash"])
 @pytest.mark.parametrize("as_tensor", [False, True], ids=["", "static"])
 @pytest.mark.parametrize("n_queries", [1, 3])
 def test_queries_at_the_end_of_a_cache(
-    side: str, name: str, config: Any, as_tensor: bool, n_queries: int
+    side: str, name: str, as_tensor: bool, n_queries: int
 ) -> None:
     """The cache has places behind the last key, and where it is dynamic, none."""
     n_keys = SEQLEN + (4 if as_tensor else 0)
@@ -166,7 +161,6 @@ def test_queries_at_the_end_of_a_cache(
             n_queries=n_queries,
             n_keys=n_keys,
             first=SEQLEN - n_queries,
-            config=config,
             as_tensor=as_tensor,
         )
 
@@ -243,16 +237,6 @@ def test_a_mask_of_other_sizes_is_refused() -> None:
     with pytest.raises(ValueError, match=r"for \[2, 1, 4, 4\].* are \[1, 1, 4, 4\]"):
         mask = mask_of(2, 4, 4, attention_mask=tokens)
         _attention.attention(SimpleNamespace(), one, one, one, mask)
-
-
-def test_the_form_of_names_with_flash() -> None:
-    """It is that of flash_attention_mask, with all keys that are no tokens left out."""
-    tokens = padding("left")
-    mask = mask_of(2, 3, SEQLEN + 2, 6, 0, causal, tokens, config=FLASH)
-    assert mask.shape == (2, SEQLEN + 2) and mask.dtype == torch.bool
-    assert mask.clone().tolist() == [[0] * 2 + [1] * 7 + [0] * 2, [1] * 9 + [0] * 2]
-    assert mask.plan is not None and mask[:, -3:].shape == (2, 3) and mask.plan is not None
-    assert mask_of(2, 3, SEQLEN + 2, attention_mask=mask, config=FLASH) is mask
 
 
 # ---- Models whose layers say something else ----

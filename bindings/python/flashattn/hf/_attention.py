@@ -89,13 +89,12 @@ def _elements_of(mask: PatternMask, query: Tensor, key: Tensor) -> Tensor:
     those of query and key. Raises ValueError where torch would not add it to the scores, either."""
     if mask.plan is None:
         return mask.elements
-    pattern = mask.pattern()
     shape = query.shape[0], 1, query.shape[2], key.shape[2]
     try:
-        return pattern.expand(shape)
+        return mask.elements.expand(shape)
     except RuntimeError:
         raise ValueError(
-            f"attention_mask is for {list(pattern.shape)}, and the scores of this layer are "
+            f"attention_mask is for {list(mask.shape)}, and the scores of this layer are "
             f"{list(shape)}: [batch, heads, queries, keys]"
         ) from None
 

@@ -10,7 +10,6 @@ Otherwise it is an array, attn_mask of the library.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 from transformers import masking_utils
 
 from ._patterns import Pattern
-from ._plan import Plan, Sizes, keys_of, plan_of, settled
+from ._plan import Plan, Sizes, plan_of, settled
 
 
 def mask_of(
@@ -32,7 +31,6 @@ def mask_of(
     attention_mask: Tensor | None = None,
     use_vmap: bool = False,
     device: torch.device | str = "cpu",
-    config: Any = None,
     **kwargs: Any,
 ) -> Tensor:
     """Makes a model's mask, as a mask function of transformers' AttentionMaskInterface.
@@ -42,7 +40,6 @@ def mask_of(
     mask_function         the pattern, as transformers' masking_utils composes it
     attention_mask        [batch, seqlen]: which positions from 0 on are tokens
     use_vmap              the pattern has parts that do not come from transformers
-    config                the model's; its attention's name decides the shape of a PatternMask
 
     Returns a PatternMask, or for other patterns a bool mask [batch, 1, q_length, kv_length].
     """
@@ -54,7 +51,6 @@ def mask_of(
         attention_mask,
         use_vmap,
         device,
-        "flash" in (getattr(config, "_attn_implementation", None) or ""),
     )
 
 
@@ -65,7 +61,6 @@ def _mask_of(
     tokens: Tensor | None,
     use_vmap: bool,
     device: torch.device | str,
-    is_flash: bool,
 ) -> Tensor:
     pattern = None if use_vmap else Pattern.of(mask_function)
     sizes = settled(sizes, pattern)
@@ -86,13 +81,10 @@ def _mask_of(
             device=device,
         )
 
-    if pattern is None or plan is None:
+    if plan is None:
         return elements()
-    if is_flash:
-        tokens_seen = partial(_tokens_seen, sizes, plan, tokens, pattern.is_causal, device)
-        return PatternMask((sizes.batch, sizes.kv_length), device, plan, elements, tokens_seen)
     shape = (sizes.batch, 1, sizes.q_length, sizes.kv_length)
-    return PatternMask(shape, device, plan, elements, elements)
+    return PatternMask(shape, device, plan, elements)
 
 
 def _first_query(sizes: Sizes, plan: Plan | None) -> int | Tensor:
@@ -103,37 +95,16 @@ def _first_query(sizes: Sizes, plan: Plan | None) -> int | Tensor:
     return plan.lengths[0][0] + (sizes.kv_offset - 1)
 
 
-def _tokens_seen(
-    sizes: Sizes,
-    plan: Plan,
-    tokens: Tensor | None,
-    is_causal: bool,
-    device: torch.device | str,
-) -> Tensor:
-    """Returns bool [batch, kv_length]: which keys are tokens, and not those of the future alone."""
-    places = torch.arange(sizes.kv_length, device=device)
-    end: int | Tensor = sizes.kv_length
-    if is_causal:
-        end = _first_query(sizes, plan) + sizes.q_length - sizes.kv_offset
-    seen = (places < end).expand(sizes.batch, -1)
-    keys = keys_of(tokens, sizes, sizes.kv_length)
-    return seen.clone() if keys is None else seen & keys
-
-
 class PatternMask(Tensor):
-    """Stands for a mask whose elements nobody has asked for.
+    """Stands for a bool mask [batch, 1, q_length, kv_length] whose elements nobody has asked for.
 
-    plan     how attention() computes it; None after a model wrote to the elements, or may have:
-             they are the mask then
-    pattern  makes a bool mask [batch, 1, q_length, kv_length]
+    plan   how attention() computes it; None after a model wrote to the elements, or may have: they
+           are the mask then
 
-    It has the shape that models expect: with sdpa that of the pattern, whose elements it has; with
-    FlashAttention [batch, kv_length], and elements that say which keys are tokens. Whatever torch
-    makes of it is made of these, and is a tensor without a plan.
+    Whatever torch makes of it is made of the elements, and is a tensor without a plan.
     """
 
     plan: Plan | None
-    pattern: Callable[[], Tensor]
 
     @staticmethod
     def __new__(
@@ -141,12 +112,10 @@ class PatternMask(Tensor):
         shape: tuple[int, ...],
         device: torch.device | str,
         plan: Plan,
-        pattern: Callable[[], Tensor],
-        elements: Callable[[], Tensor],
+        make: Callable[[], Tensor],
     ) -> PatternMask:
         mask = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
-        mask.plan, mask.pattern = plan, pattern
-        mask._make, mask._elements = elements, None
+        mask.plan, mask._make, mask._elements = plan, make, None
         return mask
 
     @property
@@ -159,10 +128,11 @@ class PatternMask(Tensor):
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        is_view = any(x.alias_info is not None for x in func._schema.returns)
+        schema = func._schema
+        is_shared = schema.is_mutable or any(x.alias_info is not None for x in schema.returns)
 
         def elements_of(mask: PatternMask) -> Tensor:
-            if func._schema.is_mutable or (is_view and mask.ndim == 4):
+            if is_shared:
                 mask.plan = None
             return mask.elements
 

@@ -141,7 +141,7 @@ def plan_of(pattern: Pattern, sizes: Sizes, tokens: Tensor | None) -> Plan | Non
             return None
         packing = Packing.of_ids(pattern.sequence_ids)
         return Plan(sizes, n_keys, _options_of(pattern, n_keys), packing=packing)
-    keys = keys_of(tokens, sizes, n_keys)
+    keys = _keys(tokens, sizes, n_keys)
     if pattern.chunk:
         return _chunk_plan(pattern, sizes, n_keys, keys)
     options = _options_of(pattern, n_keys)
@@ -162,7 +162,7 @@ def _options_of(pattern: Pattern, n_keys: int) -> Options:
     return {"causal": pattern.is_causal, "window_size": window}
 
 
-def keys_of(tokens: Tensor | None, sizes: Sizes, n_keys: int) -> Tensor | None:
+def _keys(tokens: Tensor | None, sizes: Sizes, n_keys: int) -> Tensor | None:
     """Returns which keys are tokens, [batch, n_keys]."""
     if tokens is None:
         return None
@@ -194,7 +194,7 @@ def _static_plan(
     if tokens is not None:
         n_keys, has_all = torch.stack((used[0], tokens.all().to(torch.int32))).tolist()
         if not has_all or tokens.shape[1] < sizes.kv_offset + n_keys:
-            keys = keys_of(tokens, sizes, n_keys)
+            keys = _keys(tokens, sizes, n_keys)
             padding = Padding(keys)
             if not padding.is_left or min(padding.lengths) == 0:
                 return None

@@ -88,17 +88,24 @@ def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
     with the condition for names of this package."""
 
     def check(model: PreTrainedModel, name: str | None, *args: Any, **kwargs: Any) -> Any:
-        if name in _names and not model._supports_flash_attn:
-            _refuse_unless_plain(model, name)
+        if name in _names:
+            _refuse_what_is_marked(model, name)
         return original(model, name, *args, **kwargs)
 
     check.original = original  # type: ignore[attr-defined]
     return check
 
 
-def _refuse_unless_plain(model: PreTrainedModel, name: str) -> None:
-    """Refuses a name to a model without FlashAttention, unless the model supports the masks of bool
-    that names without "flash" get, as "sdpa" does."""
+def _refuse_what_is_marked(model: PreTrainedModel, name: str) -> None:
+    """Refuses a name to a model that does not hand its masks over. Without FlashAttention a model
+    must support the masks of bool that names without "flash" get, as "sdpa" does."""
+    if model._supports_flash_attn:
+        if "flash" in name and not model._can_set_attn_implementation():
+            raise NotImplementedError(
+                f"{type(model).__name__} has classes of its own for FlashAttention, which call the "
+                "package flash-attn: use another attn_implementation"
+            )
+        return
     marked = f"{type(model).__name__} is marked not to support FlashAttention in transformers"
     if "flash" in name:
         raise NotImplementedError(
