@@ -6,6 +6,17 @@ foreach(_target IN LISTS FLASH_CUDA_OBJECT_TARGETS)
     list(APPEND _parts $<TARGET_OBJECTS:${_target}>)
 endforeach()
 
+# In objects that a compiler leaves to optimise at link time (LTO) the linker sees no hidden symbols.
+string(TOUPPER "${CMAKE_BUILD_TYPE}" _config)
+set(_flags "${CMAKE_C_FLAGS} ${CMAKE_C_FLAGS_${_config}}")
+foreach(_target IN ITEMS flashattn_objects ${FLASH_CUDA_OBJECT_TARGETS})
+    set_target_properties(${_target} PROPERTIES
+        INTERPROCEDURAL_OPTIMIZATION OFF INTERPROCEDURAL_OPTIMIZATION_${_config} OFF)
+endforeach()
+if(_flags MATCHES "-flto")
+    target_compile_options(flashattn_objects PRIVATE -fno-lto)
+endif()
+
 add_custom_command(OUTPUT ${_object}
     COMMAND ${CMAKE_LINKER} -r -o ${_object} ${_parts}
     COMMAND ${CMAKE_OBJCOPY} --localize-hidden ${_object}
