@@ -92,7 +92,7 @@ def test_struct_layout(struct: type, numbers_of_c: dict[str, int]) -> None:
 
 # The structs that flashattn._torch packs, and members that stay 0 there.
 PACKED = {
-    "FORWARD": (_abi.flash_forward_args_t, {"executor", "n_multiprocessors"}),
+    "FORWARD": (_abi.flash_forward_args_t, {"executor"}),
     "PAGING": (_abi.flash_paging_t, set()),
     "QUANT": (_abi.flash_quant_t, set()),
     "APPEND": (_abi.flash_kv_append_args_t, {"executor"}),

@@ -6,6 +6,7 @@ change it (NEUTRAL).
 from __future__ import annotations
 
 import inspect
+from types import SimpleNamespace
 from typing import Any, Callable
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from compat_support import int32  # noqa: E402
 from flashattn.compat import _fa3_ops, fa2, fa3  # noqa: E402
+from flashattn.compat._arguments import multiprocessors  # noqa: E402
 
 E4M3 = torch.float8_e4m3fn
 Arguments = dict[str, Any]
@@ -219,3 +221,37 @@ def test_every_function_is_walked() -> None:
     """get_scheduler_metadata plans nothing: test_compat.py has it."""
     public = {getattr(module, name) for module in (fa2, fa3) for name in module.__all__}
     assert public - {fa3.get_scheduler_metadata} == set(CALLS) - {_fa3_ops._fwd}
+
+
+# ---- sm_margin ----
+
+
+@pytest.mark.parametrize(
+    "function",
+    [function for function, name in (p.values for p in _walk()) if name == "sm_margin"],
+    ids=lambda function: function.__name__,
+)
+def test_sm_margin_reaches_the_library(
+    function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tensors are taken for some of a device of 132 multiprocessors, and the library refuses
+    the number, because they are not."""
+
+    def of_device(q: torch.Tensor, sm_margin: int) -> dict[str, int]:
+        return {"n_multiprocessors": 132 - sm_margin}
+
+    monkeypatch.setattr(fa3, "multiprocessors", of_device)
+    with pytest.raises(ValueError, match="n_multiprocessors is 116, and device is 0x0"):
+        function(**CALLS[function], sm_margin=16)
+
+
+def test_sm_margin_is_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    q = SimpleNamespace(is_cuda=True, device="cuda:3")
+    assert multiprocessors(q, 0) == {}
+    assert multiprocessors(q, 16) == {"n_multiprocessors": 116}
+    assert multiprocessors(q, 132) == multiprocessors(q, 999) == {"n_multiprocessors": 1}
+    assert multiprocessors(torch.ones(1), 16) == {}  # the CPU has none
+    with pytest.raises(ValueError, match="sm_margin is -1: negative"):
+        multiprocessors(q, -1)

@@ -16,7 +16,7 @@ from flashattn._torch import append, combine, forward, frame  # noqa: E402
 from flashattn._torch.arguments import Unsound  # noqa: E402
 
 INDEX, STREAM, SIZE = 3, 0x7F00_1234_5678, 4096
-MASK = (0.5, True, 7, 0, 2.0, True, 3)
+MASK = (0.5, True, 7, 0, 2.0, True, 3, 9)
 
 
 class OnDevice:
@@ -103,6 +103,7 @@ def test_attention(library: Library) -> None:
     assert (args.batch, args.seqlen_q, args.seqlen_k) == (2, 5, 48) and args.paging
     assert (args.q.dtype, args.o.dtype) == (_abi.FLASH_DTYPE_BF16, _abi.FLASH_DTYPE_FP32)
     assert (args.window_left, args.window_right, args.attention_chunk) == (7, 0, 3)
+    assert args.n_multiprocessors == 9
     assert args.flags == (
         _abi.FLASH_FLAG_CAUSAL | _abi.FLASH_FLAG_WINDOW | _abi.FLASH_FLAG_BATCH_INVARIANT
         | _abi.FLASH_FLAG_BROADCAST

@@ -52,6 +52,10 @@ def _call(package: Any, arguments: dict[str, Any]) -> Any:
 # Each has what is changed in a sound call, and a part of the message. Values may be functions of
 # the call.
 REFUSALS: dict[str, tuple[Callable, dict[str, Any], str]] = {
+    "multiprocessors": (_padded, {"n_multiprocessors": 4}, "n_multiprocessors is 4, and device is"),
+    "too many": (_padded, {"n_multiprocessors": 2**31}, "n_multiprocessors is 2147483648: not"),
+    "ragged multiprocessors": (_ragged, {"n_multiprocessors": -1}, "n_multiprocessors is -1: not"),
+    "paged multiprocessors": (_paged, {"n_multiprocessors": 4}, "n_multiprocessors is 4, and"),
     "axes of q": (_padded, {"q": torch.randn(5, 4, 8)}, "q has 3 axes, not 4"),
     "axes of k": (_padded, {"k": torch.randn(7, 2, 8), "v": torch.randn(7, 2, 8)}, "k has 3 axes"),
     "batch": (_padded, {"q": torch.randn(3, 5, 4, 8)}, r"k has batch \(first axis\) 2"),

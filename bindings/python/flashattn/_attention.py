@@ -65,6 +65,7 @@ def flash_attn_func(
     v_descale: Any = None,
     kv_dtype: str | None = None,
     batch_invariant: bool = False,
+    n_multiprocessors: int = 0,
     return_lse: bool = False,
     out: Any = None,
     out_dtype: str | None = None,
@@ -119,6 +120,8 @@ def flash_attn_func(
                      (flashattn.latent makes such arrays in CPU memory). None: the arrays say it
     batch_invariant  a sequence's output depends on its own tokens alone, bit for bit, not on the
                      batch size nor on its neighbours (CPU kernels always keep this)
+    n_multiprocessors  CUDA only: compute as though the device had only so many, which leaves the
+                     others to work beside attention, such as a collective; 0: all
     return_lse       also return the log-sum-exp, float32 [batch, n_heads, seqlen_q]
     out              array to write O to, [batch, seqlen_q, n_heads, d_head_v]; must not overlap the
                      inputs
@@ -159,6 +162,7 @@ def flash_attn_func(
         v_descale=v_descale,
         kv_dtype=kv_dtype,
         batch_invariant=batch_invariant,
+        n_multiprocessors=n_multiprocessors,
         out_dtype=out_dtype,
     )
     return _forward(problem, Call(q, out, lse, return_lse, workspace, config))
@@ -194,6 +198,7 @@ def flash_attn_varlen_func(
     mask_bits: Any = None,
     mask_keys: int | None = None,
     batch_invariant: bool = False,
+    n_multiprocessors: int = 0,
     return_lse: bool = False,
     out: Any = None,
     out_dtype: str | None = None,
@@ -251,6 +256,7 @@ def flash_attn_varlen_func(
         v_descale=v_descale,
         kv_dtype=kv_dtype,
         batch_invariant=batch_invariant,
+        n_multiprocessors=n_multiprocessors,
         out_dtype=out_dtype,
     )
     return _forward(problem, Call(q, out, lse, return_lse, workspace, config))

@@ -56,6 +56,7 @@ class Problem:
         k_descale: Any = None,
         v_descale: Any = None,
         batch_invariant: bool = False,
+        n_multiprocessors: int = 0,
         out_dtype: str | None = None,
         kv_dtype: str | None = None,
     ) -> None:
@@ -102,6 +103,7 @@ class Problem:
             d_head_v=self.v.shape[-1],
             softmax_scale=_scale(softmax_scale),
             softcap=_float32("softcap", softcap),
+            n_multiprocessors=_multiprocessors(n_multiprocessors),
         )
         self._set_mask(causal, window_size)
         self.args.attention_chunk = _chunk(attention_chunk)
@@ -373,6 +375,16 @@ def _chunk(attention_chunk: int) -> int:
         return _int64("attention_chunk", operator.index(attention_chunk))
     except TypeError:
         raise ValueError(f"attention_chunk is {attention_chunk!r}: not an integer") from None
+
+
+def _multiprocessors(number: int) -> int:
+    try:
+        value = operator.index(number)
+    except TypeError:
+        raise ValueError(f"n_multiprocessors is {number!r}: not an integer") from None
+    if not 0 <= value < 2**31:
+        raise ValueError(f"n_multiprocessors is {value}: not within 0 ... {2**31 - 1}")
+    return value
 
 
 def _scale(softmax_scale: float | None) -> float:

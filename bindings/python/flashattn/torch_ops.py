@@ -68,6 +68,7 @@ def flash_attn_func(
     k_descale: Tensor | float | None = None,
     v_descale: Tensor | float | None = None,
     batch_invariant: bool = False,
+    n_multiprocessors: int = 0,
     return_lse: bool = False,
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
@@ -90,7 +91,10 @@ def flash_attn_func(
         bias = alibi_slopes, attn_mask, mask_bits, mask_keys
     outputs = _outputs(out, lse, return_lse, out_dtype)
     if direct.is_possible(q, k, v):
-        mask = softmax_scale, causal, left, right, softcap, batch_invariant, attention_chunk
+        mask = (
+            softmax_scale, causal, left, right, softcap, batch_invariant, attention_chunk,
+            n_multiprocessors,
+        )  # fmt: skip
         if not seqused_q is seqused_k is leftpad_k is None:
             used = seqused_q, seqused_k, leftpad_k
         results = forward(q, k, v, mask, used, scales, sinks, None, pages, bias, outputs)
@@ -99,7 +103,7 @@ def flash_attn_func(
         softmax_scale, causal, left, right, softcap, batch_invariant, k_descale, v_descale,
         sinks, seqused_q,
     )  # fmt: skip
-    last = *(bias or (None,) * 4), attention_chunk, leftpad_k
+    last = *(bias or (None,) * 4), attention_chunk, leftpad_k, n_multiprocessors
     if pages is None:
         return _call(_ops.fwd, (q, k, v, *options, seqused_k, *last), outputs)
     arguments = q, k, v, seqused_k, *pages, None, *options, *last
@@ -135,6 +139,7 @@ def flash_attn_varlen_func(
     mask_bits: Tensor | None = None,
     mask_keys: int | None = None,
     batch_invariant: bool = False,
+    n_multiprocessors: int = 0,
     return_lse: bool = False,
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
@@ -155,7 +160,10 @@ def flash_attn_varlen_func(
     outputs = _outputs(out, lse, return_lse, out_dtype)
     ragged = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     if direct.is_possible(q, k, v):
-        mask = softmax_scale, causal, left, right, softcap, batch_invariant, attention_chunk
+        mask = (
+            softmax_scale, causal, left, right, softcap, batch_invariant, attention_chunk,
+            n_multiprocessors,
+        )  # fmt: skip
         if not seqused_q is seqused_k is leftpad_k is None:
             used = seqused_q, seqused_k, leftpad_k
         results = forward(q, k, v, mask, used, scales, sinks, ragged, pages, bias, outputs)
@@ -163,7 +171,7 @@ def flash_attn_varlen_func(
     arguments = (
         q, k, v, *ragged, *(pages or (None,) * 4), softmax_scale, causal, left, right, softcap,
         batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
-        *(bias or (None,) * 4), attention_chunk, leftpad_k,
+        *(bias or (None,) * 4), attention_chunk, leftpad_k, n_multiprocessors,
     )  # fmt: skip
     return _call(_ops.varlen_fwd, arguments, outputs)
 

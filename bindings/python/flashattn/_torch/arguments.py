@@ -10,8 +10,8 @@ from typing import Optional
 from torch import Tensor, dtype
 
 # Mask holds softmax_scale, causal, window_left, window_right, softcap, batch_invariant,
-# attention_chunk.
-Mask = tuple[Optional[float], bool, int, int, float, bool, int]
+# attention_chunk, n_multiprocessors.
+Mask = tuple[Optional[float], bool, int, int, float, bool, int, int]
 # Used holds seqused_q, seqused_k, leftpad_k.
 Used = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]
 # Scales holds k_descale, v_descale: float32 [batch, n_heads_kv].

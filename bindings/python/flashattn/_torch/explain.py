@@ -82,7 +82,8 @@ def _refuse_forward(
 ) -> None:
     """Raises what flash_attn_varlen_func would raise for these arguments before it calls the
     library. Returns where it would raise nothing."""
-    softmax_scale, causal, window_left, window_right, softcap, batch_invariant, chunk = mask
+    softmax_scale, causal, window_left, window_right, softcap, batch_invariant, *others = mask
+    chunk, n_multiprocessors = others
     out, lse, _, out_dtype = outputs
     *cu_seqlens, max_seqlen_q, max_seqlen_k = ragged or (None, None, None, None)
     *of_bias, mask_keys = bias or (None, None, None, None)
@@ -105,6 +106,7 @@ def _refuse_forward(
         attention_chunk=chunk,
         softcap=softcap,
         batch_invariant=batch_invariant,
+        n_multiprocessors=n_multiprocessors,
         mask_keys=mask_keys,
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,

@@ -162,7 +162,7 @@ def _forward(
         keys = seqlen_k if pages is None and not cu_k else None
         score_sizes = Sizes(batch, n_heads, q.shape[-3], keys, bool(cu_q))
         of_bias, _kept = placement.bias(bias, score_sizes, index)
-    flags, left, right, softmax_scale, softcap, chunk = _mask(mask)
+    flags, left, right, softmax_scale, softcap, chunk, n_multiprocessors = _mask(mask)
     device, workspace = (_CPU, frame.workspace) if index < 0 else (_CUDA + index, _NO_WORKSPACE)
     _pack(
         frame.memory,
@@ -210,6 +210,7 @@ def _forward(
         d_head_v,
         chunk,
         leftpad,
+        n_multiprocessors,
     )
     if index < 0:
         frame.run_on_cpu()
@@ -312,10 +313,11 @@ def _longest(shape: torch.Size, cu_seqlens: Tensor | None, longest: int | None) 
 # ---- The mask ----
 
 
-def _mask(mask: Mask) -> tuple[int, int, int, float, float, int]:
-    """Returns (flags, window_left, window_right, softmax_scale, softcap, attention_chunk). The
-    flags always allow strides of 0, since in torch they are always meant."""
-    softmax_scale, causal, left, right, softcap, batch_invariant, chunk = mask
+def _mask(mask: Mask) -> tuple[int, int, int, float, float, int, int]:
+    """Returns (flags, window_left, window_right, softmax_scale, softcap, attention_chunk,
+    n_multiprocessors). The flags always allow strides of 0, since in torch they are always
+    meant."""
+    softmax_scale, causal, left, right, softcap, batch_invariant, chunk, n_multiprocessors = mask
     flags = _BROADCAST
     if causal:
         flags |= _CAUSAL
@@ -331,7 +333,7 @@ def _mask(mask: Mask) -> tuple[int, int, int, float, float, int]:
         softmax_scale = _beyond_float32(softmax_scale)
     if softcap and not _ROUNDS_TO_ZERO < softcap <= _FLOAT32_MAX:
         softcap = _beyond_float32(softcap)
-    return flags, left, right, softmax_scale, softcap, chunk
+    return flags, left, right, softmax_scale, softcap, chunk, n_multiprocessors
 
 
 def is_scale(softmax_scale: float) -> bool:

@@ -43,7 +43,7 @@ _BIAS = (
     "Tensor? alibi_slopes=None, Tensor? attn_mask=None, Tensor? mask_bits=None, "
     "SymInt? mask_keys=None"
 )
-_LAST = "SymInt attention_chunk=0, Tensor? leftpad_k=None"
+_LAST = "SymInt attention_chunk=0, Tensor? leftpad_k=None, int n_multiprocessors=0"
 PAGES = (
     "Tensor? page_table=None, Tensor? v_page_table=None, Tensor? page_indptr=None, "
     "Tensor? page_rows=None"
@@ -154,6 +154,7 @@ def _options(
     mask_keys: int | None = None,
     attention_chunk: int = 0,
     leftpad_k: Tensor | None = None,
+    n_multiprocessors: int = 0,
 ) -> tuple[Mask, Used | None, Scales | None, Tensor | None, Bias | None]:
     mask = softmax_scale, causal, window_left, window_right, softcap, batch_invariant
     used = None
@@ -161,7 +162,7 @@ def _options(
         used = seqused_q, seqused_k, leftpad_k
     scales = scales_of(k_descale, v_descale)
     bias = bias_of(alibi_slopes, attn_mask, mask_bits, mask_keys)
-    return (*mask, attention_chunk), used, scales, sinks, bias
+    return (*mask, attention_chunk, n_multiprocessors), used, scales, sinks, bias
 
 
 def _combine(

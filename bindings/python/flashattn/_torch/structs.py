@@ -9,8 +9,7 @@ import struct
 
 _TENSOR = "Qqqqi36x"  # data, three strides, dtype; the rest is reserved
 
-# FORWARD is flash_forward_args_t with all members but the executor and n_multiprocessors, which no
-# call here sets.
+# FORWARD is flash_forward_args_t with all members but the executor, which no call here sets.
 FORWARD = struct.Struct(
     "=IiiI"  # struct_size, device, dtype, flags
     + 4 * _TENSOR  # q, k, v, o
@@ -22,12 +21,12 @@ FORWARD = struct.Struct(
     + "QQQQ"  # paging, seqused_q, quant, sinks
     + "QqQq"  # alibi_slopes, alibi_stride_batch, mask, d_head_v
     + "qQ"  # attention_chunk, leftpad_k
-    + "56x"  # n_multiprocessors; the rest is reserved
+    + "i52x"  # n_multiprocessors; the rest is reserved
 )
 
 # WORKSPACE is workspace and workspace_size of flash_forward_args_t, which are packed by themselves.
 WORKSPACE = struct.Struct("=QQ")
-WORKSPACE_OFFSET = FORWARD.size - struct.calcsize("=QQ8xQQQQQqQqqQ56x")
+WORKSPACE_OFFSET = FORWARD.size - struct.calcsize("=QQ8xQQQQQqQqqQi52x")
 
 # PAGING is flash_paging_t: struct_size, page_size, n_pages, page_table, page_table_stride,
 # page_indptr, page_rows, v_page_table.

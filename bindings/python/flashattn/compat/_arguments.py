@@ -67,6 +67,18 @@ def softmax_options(
     }
 
 
+def multiprocessors(q: Tensor, sm_margin: int) -> dict[str, int]:
+    """Returns the binding's keyword for a call that leaves sm_margin multiprocessors of q's device
+    to others, at least one to itself. The CPU has none. Raises ValueError for a negative
+    sm_margin."""
+    if sm_margin < 0:
+        raise ValueError(f"sm_margin is {sm_margin}: negative")
+    if sm_margin == 0 or not q.is_cuda:
+        return {}
+    of_device = torch.cuda.get_device_properties(q.device).multi_processor_count
+    return {"n_multiprocessors": max(of_device - sm_margin, 1)}
+
+
 def has_values(tensor: Tensor) -> bool:
     """Returns whether a call may look at the values: it may on the CPU, unless a compiler only
     traces the call."""

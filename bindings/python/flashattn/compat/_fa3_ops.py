@@ -74,6 +74,7 @@ def _fwd(
         "window_size": (window_size_left, window_size_right),
         "attention_chunk": attention_chunk,
         "softcap": softcap,
+        "sm_margin": sm_margin,
     }
     of_cache = {
         "k": k_new,

@@ -4,9 +4,9 @@ Names, order and defaults of the arguments are that module's, and so are results
 (bfloat16 if q is float8_e4m3fn), or (O, LSE). A row that sees no key has O = 0 and LSE = -infinity.
 
 Arguments that change no result are taken and ignored: num_splits, pack_gqa, deterministic,
-sm_margin, scheduler_metadata. qv outside of a cache of latent attention, new tokens for a cache in
-which the d_head of V is not that of K, and tensors that require a gradient raise
-NotImplementedError.
+scheduler_metadata. On a CUDA device a call leaves sm_margin multiprocessors to others. qv outside
+of a cache of latent attention, new tokens for a cache in which the d_head of V is not that of K,
+and tensors that require a gradient raise NotImplementedError.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .. import torch_ops
 from ._arguments import (
     contiguous_rows,
     lengths_of,
+    multiprocessors,
     page_table_of,
     refuse,
     refuse_beside_qv,
@@ -64,6 +65,7 @@ def flash_attn_func(
     refuse_gradients(q=q, k=k, v=v)
     q, scales = decoded_query(q, k, q_descale, k_descale, v_descale)
     options = softmax_options(softmax_scale, causal, window_size, softcap, attention_chunk)
+    options.update(multiprocessors(q, sm_margin))
     return attend_padded(q, k, v, return_lse=return_attn_probs, **options, **scales)
 
 
@@ -95,6 +97,7 @@ def flash_attn_qkvpacked_func(
         window_size=window_size,
         attention_chunk=attention_chunk,
         softcap=softcap,
+        sm_margin=sm_margin,
         return_attn_probs=return_attn_probs,
     )
 
@@ -155,6 +158,7 @@ def flash_attn_varlen_func(
         seqused_k=contiguous_rows(seqused_k),
         return_lse=return_attn_probs,
         **softmax_options(softmax_scale, causal, window_size, softcap, attention_chunk),
+        **multiprocessors(q, sm_margin),
         **scales,
     )
 
@@ -243,6 +247,7 @@ def flash_attn_with_kvcache(
         new_scales=new_scales,
         return_lse=return_softmax_lse,
         **softmax_options(softmax_scale, causal, window_size, softcap, attention_chunk),
+        **multiprocessors(q, sm_margin),
         **scales,
     )
     if not return_softmax_lse:
