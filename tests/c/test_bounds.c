@@ -19,13 +19,14 @@ typedef struct call {
 
 static const int32_t lengths[2] = {1, 1};
 
-/* Makes a valid call of one query and one key in one page. */
+/* Makes a valid call of one query and one key in one page, whose mask repeats one number. */
 static void make_call(call_t *c) {
     static const float number;
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
     flash_paging_t paging = FLASH_PAGING_INIT;
     flash_mask_t mask = FLASH_MASK_INIT;
     args.dtype = FLASH_DTYPE_FP32;
+    args.flags = FLASH_FLAG_BROADCAST;
     args.batch = args.seqlen_q = args.seqlen_k = 1;
     args.n_heads = args.n_heads_kv = args.d_head = 1;
     args.seqused_k = lengths;
