@@ -65,6 +65,10 @@ REFUSALS: dict[str, tuple[Callable, dict[str, Any], str]] = {
     "type of k": (_padded, {"k": torch.ones(2, 7, 2, 8, dtype=torch.int32)}, "k is int32"),
     "type of v": (_padded, {"v": torch.randn(2, 7, 2, 8).half()}, "v has dtype float16"),
     "stride": (_padded, {"k": torch.randn(2, 7, 2, 16)[..., ::2]}, "k is not contiguous along"),
+    "sparse": (_padded, {"k": torch.ones(2, 7, 2, 8).to_sparse()}, "k has the layout torch.spars"),
+    "nested": (
+        _padded, {"v": torch.nested.nested_tensor([torch.ones(7, 2, 8)] * 2)}, "v is a nested ten",
+    ),
     "heads": (_padded, {"q": torch.randn(2, 5, 3, 8)}, "n_heads is 3: not a multiple"),
     "e4m3 of q": (_padded, {"q": torch.ones(2, 5, 4, 8).to(E4M3)}, "q is float8_e4m3fn"),
     "scale 0": (_padded, {"softmax_scale": 0.0}, "softmax_scale is 0.0, which is 0 in float32"),

@@ -225,6 +225,19 @@ def check_gradient(tensor: Any, name: str) -> None:
         )
 
 
+def check_form(tensor: Any, name: str) -> None:
+    """Raises ValueError for a torch tensor whose elements do not lie in memory at strides."""
+    if tensor.is_nested:
+        raise ValueError(
+            f"{name} is a nested tensor, whose sequences no strides tell: pass the tokens of all "
+            "sequences in one tensor, and cu_seqlens"
+        )
+    if tensor.layout is not sys.modules["torch"].strided:
+        raise ValueError(
+            f"{name} has the layout {tensor.layout}: not torch.strided, as {name}.to_dense() is"
+        )
+
+
 def check_same_device(first_name: str, first: View, **others: View | None) -> None:
     """Raises ValueError for a view on another device than the first."""
     for name, other in others.items():
@@ -344,6 +357,7 @@ def _dtype_name(dtype: np.dtype) -> str:
 
 
 def _view_torch(tensor: Any, name: str) -> View:
+    check_form(tensor, name)
     check_gradient(tensor, name)
     return View(
         tensor.data_ptr(),

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._torch import append_operator, direct
+from ._torch import append_operator, direct, foreign
 from ._torch.append import append
 from ._torch.arguments import (
     NEW_O,
@@ -36,7 +36,7 @@ from ._torch.arguments import (
 )
 from ._torch.combine import combine
 from ._torch.forward import forward, lse_shape
-from ._torch.registration import note_written
+from ._torch.registration import TENSORS, note_written
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_combine", "flash_kv_append"]
 
@@ -86,7 +86,7 @@ def flash_attn_func(
     if not page_table is v_page_table is page_indptr is page_rows is None:
         pages = page_table, v_page_table, page_indptr, page_rows
     if k_descale is not None or v_descale is not None:
-        scales = k_descale, v_descale = _scales_of(k_descale, v_descale, q, q.shape[0], k)
+        scales = k_descale, v_descale = _scales_of(k_descale, v_descale, q, None, k)
     if not alibi_slopes is attn_mask is mask_bits is mask_keys is None:
         bias = alibi_slopes, attn_mask, mask_bits, mask_keys
     outputs = _outputs(out, lse, return_lse, out_dtype)
@@ -105,9 +105,9 @@ def flash_attn_func(
     )  # fmt: skip
     last = *(bias or (None,) * 4), attention_chunk, leftpad_k, n_multiprocessors
     if pages is None:
-        return _call(_ops.fwd, (q, k, v, *options, seqused_k, *last), outputs)
+        return _call("fwd", (q, k, v, *options, seqused_k, *last), outputs)
     arguments = q, k, v, seqused_k, *pages, None, *options, *last
-    return _call(_ops.decode, arguments, outputs)
+    return _call("decode", arguments, outputs)
 
 
 def flash_attn_varlen_func(
@@ -153,8 +153,7 @@ def flash_attn_varlen_func(
     if not page_table is v_page_table is page_indptr is page_rows is None:
         pages = page_table, v_page_table, page_indptr, page_rows
     if k_descale is not None or v_descale is not None:
-        batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
-        scales = k_descale, v_descale = _scales_of(k_descale, v_descale, q, batch, k)
+        scales = k_descale, v_descale = _scales_of(k_descale, v_descale, q, cu_seqlens_q, k)
     if not alibi_slopes is attn_mask is mask_bits is mask_keys is None:
         bias = alibi_slopes, attn_mask, mask_bits, mask_keys
     outputs = _outputs(out, lse, return_lse, out_dtype)
@@ -173,7 +172,7 @@ def flash_attn_varlen_func(
         batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
         *(bias or (None,) * 4), attention_chunk, leftpad_k, n_multiprocessors,
     )  # fmt: skip
-    return _call(_ops.varlen_fwd, arguments, outputs)
+    return _call("varlen_fwd", arguments, outputs)
 
 
 def flash_combine(
@@ -191,7 +190,7 @@ def flash_combine(
     outputs = _outputs(out, lse, return_lse, dtype)
     if direct.is_possible(o_partial, lse_partial, lse_partial):
         return _results(combine(o_partial, lse_partial, sinks, outputs), outputs)
-    return _call(_ops.combine, (o_partial, lse_partial, sinks), outputs)
+    return _call("combine", (o_partial, lse_partial, sinks), outputs)
 
 
 def flash_kv_append(
@@ -228,13 +227,10 @@ def flash_kv_append(
     flashattn::kv_append, which writes to k_cache, v_cache, seqused_k_out and q_out.
     """
     tensors = k_new, v_new, k_cache, v_cache, q
-    if q is not None and q_out is None and isinstance(q, Tensor):
+    if q is not None and q_out is None and _shape_of(q):
         q_out = torch.empty(*q.shape, dtype=q.dtype, device=q.device)
     if k_descale is not None or v_descale is not None:
-        batch = k_new.shape[0] if cu_seqlens_new is None else cu_seqlens_new.shape[0] - 1
-        if cu_seqlens_new is None and k_new.ndim == 3:
-            batch = 1
-        k_descale, v_descale = _scales_of(k_descale, v_descale, k_new, batch, k_new)
+        k_descale, v_descale = _scales_of(k_descale, v_descale, k_new, cu_seqlens_new, k_new)
     places = seqused_k, seqused_k_out, slot_mapping
     pages = page_table, v_page_table, page_indptr, page_rows
     scales = k_descale, v_descale
@@ -255,12 +251,9 @@ def flash_kv_append(
         )
         note_written(k_cache, v_cache, seqused_k_out, q_out)
         return q_out
-    for name, x in zip(("k_new", "v_new", "k_cache", "v_cache", "q"), tensors):
-        if x is not None and not isinstance(x, Tensor):
-            raise TypeError(f"{name} is a {type(x).__name__}: not a torch tensor")
-    append_operator.OPERATOR(
-        *tensors[:4], *places, cu_seqlens_new, *pages, *scales, *queries, *rotary
-    )
+    arguments = *tensors[:4], *places, cu_seqlens_new, *pages, *scales, *queries, *rotary
+    foreign.refuse(**{name: arguments[i] for i, name in append_operator.TENSORS})
+    append_operator.OPERATOR(*arguments)
     return q_out
 
 
@@ -283,19 +276,20 @@ def _results(results: tuple[Tensor, Tensor | None], outputs: Outputs) -> Any:
     return results[0] if results[1] is None else results
 
 
-def _call(packet: Any, arguments: tuple, outputs: Outputs) -> Any:
+def _call(operator: str, arguments: tuple, outputs: Outputs) -> Any:
     """Calls the overload of an operator that gives these outputs."""
-    names = ("o_partial", "lse_partial") if packet is _ops.combine else ("q", "k", "v")
-    for name, x in zip(names, arguments):
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} is a {type(x).__name__}: not a torch tensor")
     out, lse, return_lse, dtype = outputs
+    foreign.refuse(out=out, lse=lse, **{name: arguments[i] for i, name in TENSORS[operator]})
+    packet = getattr(_ops, operator)
     if out is None and lse is None:
         overload = packet.lse if return_lse else packet.default
         return overload(*arguments, out_dtype=dtype)
-    like = arguments[0][0] if packet is _ops.combine else arguments[0]
+    is_combine = operator == "combine"
+    like = arguments[0]
+    if is_combine and like.ndim:
+        like = like[:1].squeeze(0)
     if out is None:
-        width = like.shape[-1] if packet is _ops.combine else arguments[2].shape[-1]
+        width = like.shape[-1] if is_combine else arguments[2].shape[-1]
         out = torch.empty(*like.shape[:-1], width, dtype=dtype or like.dtype, device=like.device)
     elif dtype is not None and out.dtype != dtype:
         raise ValueError(f"out is {out.dtype}, and out_dtype {dtype}")
@@ -305,11 +299,29 @@ def _call(packet: Any, arguments: tuple, outputs: Outputs) -> Any:
     return out if lse is None else (out, lse)
 
 
-def _scales_of(k_descale: Any, v_descale: Any, q: Tensor, batch: int, k: Tensor) -> tuple:
-    """Returns both scales; a number becomes a tensor [batch, n_heads_kv] that repeats it."""
+def _scales_of(
+    k_descale: Any, v_descale: Any, tokens: Tensor, cu_seqlens: Tensor | None, k: Tensor
+) -> tuple:
+    """Returns both scales; a number becomes a tensor [batch, n_heads_kv] that repeats it. The
+    sequences are those of cu_seqlens or, without it, of the first axis of four of tokens.
+
+    What has not the axes for that gets a scale of some size: the call will refuse it.
+    """
+    if cu_seqlens is not None:
+        batch = max(sum(_shape_of(cu_seqlens)) - 1, 0)
+    else:
+        batch = _shape_of(tokens)[0] if len(_shape_of(tokens)) == 4 else 1
+    n_heads_kv = (1, 1, *_shape_of(k))[-2]
     return tuple(
-        torch.full((1, 1), scale, dtype=torch.float32, device=q.device).expand(batch, k.shape[-2])
-        if isinstance(scale, (int, float))
+        torch.full((1, 1), scale, dtype=torch.float32, device=tokens.device).expand(
+            batch, n_heads_kv
+        )
+        if isinstance(scale, (int, float)) and isinstance(tokens, Tensor)
         else scale
         for scale in (k_descale, v_descale)
     )
+
+
+def _shape_of(x: Any) -> tuple[int, ...]:
+    """Returns the shape of a tensor, and () for what has none."""
+    return tuple(x.shape) if isinstance(x, Tensor) and not x.is_nested else ()

@@ -12,6 +12,7 @@ explain          finds the message for a call that failed
 registration     registers the operators of attention: schemas, kernels, shapes without data
 append_operator  registers the operator that appends
 derivatives      refuses tensors that need a derivative
+foreign          refuses what is no tensor, and sparse and nested tensors
 direct           decides whether a call may pass the operators by
 
 Importing a module of this package imports torch.

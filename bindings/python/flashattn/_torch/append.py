@@ -84,7 +84,7 @@ def _append(
         raise Unsound
     if _records_gradients() and (k_new.requires_grad or k.requires_grad):
         raise Unsound
-    if k.get_device() != index:
+    if not placement.is_at(k, index):
         raise Unsound
     of_v_new = of_v = _NO_TENSOR
     if v_new is not None or v is not None:
@@ -151,7 +151,7 @@ def _append(
 def _check_v(v_new: Tensor | None, v: Tensor | None, k_new: Tensor, k: Tensor, index: int) -> None:
     if v_new is None or v is None or v_new.shape != k_new.shape or v.shape != k.shape:
         raise Unsound
-    if not v_new.get_device() == v.get_device() == index:
+    if not (placement.is_at(v_new, index) and placement.is_at(v, index)):
         raise Unsound
     if _records_gradients() and (v_new.requires_grad or v.requires_grad):
         raise Unsound
@@ -162,7 +162,7 @@ def _check_queries(of: Queries, is_flat: bool, batch: int, d_head: int, index: i
     shape = q.shape
     if q_out.shape != shape or shape[-1] != d_head or (not is_flat and shape[0] != batch):
         raise Unsound
-    if not q.get_device() == q_out.get_device() == index:
+    if not (placement.is_at(q, index) and placement.is_at(q_out, index)):
         raise Unsound
     if _records_gradients() and (q.requires_grad or q_out.requires_grad):
         raise Unsound
@@ -177,7 +177,7 @@ def _pack_rotary(frame: AppendFrame, of: Rotary, batch: int, n_tokens: int, inde
         raise Unsound
     if inner != 1 and n_pairs > 1:
         raise Unsound
-    if not cos.get_device() == sin.get_device() == index:
+    if not (placement.is_at(cos, index) and placement.is_at(sin, index)):
         raise Unsound
     if _records_gradients() and (cos.requires_grad or sin.requires_grad):
         raise Unsound

@@ -11,7 +11,7 @@ from torch import Tensor
 from . import derivatives, direct
 from .append import append
 from .arguments import pages_of, queries_of, scales_of
-from .registration import LIBRARY, PAGES, TAGS, names_of, note_written
+from .registration import LIBRARY, PAGES, TAGS, names_of, note_written, tensors_of
 
 _TOKENS = "Tensor k_new, Tensor? v_new, Tensor(a!) k_cache, Tensor(b!)? v_cache"
 # The other arguments, in groups: see arguments.py.
@@ -28,6 +28,7 @@ ARGUMENTS = (
 LIBRARY.define(f"kv_append({ARGUMENTS}) -> ()", tags=TAGS)
 OPERATOR = torch.ops.flashattn.kv_append.default
 _NAMES = names_of(ARGUMENTS)
+TENSORS = tensors_of(ARGUMENTS)
 _DEFAULTS = tuple(argument.default_value for argument in OPERATOR._schema.arguments[4:])
 _AT_Q = _NAMES.index("q")
 

@@ -1,4 +1,5 @@
-"""This module refuses tensors that need a derivative, since the library computes none."""
+"""This module refuses tensors that need a derivative, since the library computes none, and those
+that torch itself could not say that of."""
 
 from __future__ import annotations
 
@@ -8,14 +9,16 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._tensor import check_gradient
+from .._tensor import check_form, check_gradient
 
 
 def refuse(names: Iterable[str], values: Iterable[Any]) -> None:
     """Raises NotImplementedError for a tensor that requires a gradient while gradients are
-    recorded, or has a tangent. Ignores values that are no tensors."""
+    recorded, or has a tangent, and ValueError for one that is sparse or nested. Ignores values that
+    are no tensors."""
     for name, x in zip(names, values):
         if isinstance(x, Tensor):
+            check_form(x, name)
             check_gradient(x, name)
             if forward_ad.unpack_dual(x).tangent is not None:
                 raise NotImplementedError(

@@ -9,6 +9,7 @@ from typing import Any, Callable
 import torch
 
 from .. import _append, _attention, _problem
+from . import foreign
 from .arguments import Bias, Mask, Outputs, Pages, Places, Queries, Ragged, Rotary, Scales, Used
 
 
@@ -47,7 +48,7 @@ def append(
         **{"rotary_cos": cos, "rotary_sin": sin},
         **{"rotary_positions": positions, "rotary_start": start},
     }
-    _refuse_foreign(k_new=k_new, v_new=v_new, k_cache=k, v_cache=v, **arrays)
+    foreign.refuse(k_new=k_new, v_new=v_new, k_cache=k, v_cache=v, **arrays)
     _append.flash_kv_append(
         k_new,
         v_new,
@@ -95,7 +96,7 @@ def _refuse_forward(
         **dict(zip(("cu_seqlens_q", "cu_seqlens_k"), cu_seqlens)),
         **dict(zip(("page_table", "v_page_table", "page_indptr", "page_rows"), pages or ())),
     }
-    _refuse_foreign(q=q, k=k, v=v, out=out, lse=lse, **arrays)
+    foreign.refuse(q=q, k=k, v=v, out=out, lse=lse, **arrays)
     problem = _problem.Problem(
         q,
         k,
@@ -120,7 +121,7 @@ def _refuse_forward(
 def _refuse_combine(o_partial: Any, lse_partial: Any, sinks: Any, outputs: Outputs) -> None:
     """Raises what flash_combine raises for these arguments, but accepts an LSE of any strides."""
     out, lse, return_lse, dtype = outputs
-    _refuse_foreign(o_partial=o_partial, lse_partial=lse_partial, sinks=sinks, out=out, lse=lse)
+    foreign.refuse(o_partial=o_partial, lse_partial=lse_partial, sinks=sinks, out=out, lse=lse)
     _attention.flash_combine(
         o_partial,
         _compact(lse_partial),
@@ -136,12 +137,6 @@ def _compact(lse: torch.Tensor) -> torch.Tensor:
     """Returns a contiguous tensor with the values of `lse`; one whose strides are all 0 is returned
     as it is."""
     return lse.contiguous() if any(lse.stride()) else lse
-
-
-def _refuse_foreign(**arrays: Any) -> None:
-    for name, array in arrays.items():
-        if array is not None and not isinstance(array, torch.Tensor):
-            raise TypeError(f"{name} is a {type(array).__name__}: not a torch tensor")
 
 
 def _name(dtype: torch.dtype | None) -> str | None:

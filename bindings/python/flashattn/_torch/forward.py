@@ -388,7 +388,7 @@ def _new_lse(q: Tensor, ragged: int) -> tuple[Tensor, tuple[int, int, int, int]]
 def check_output(output: Tensor, shape: tuple[int, ...], index: int) -> None:
     """Raises Unsound unless the caller's output has this shape, lies on the call's device and
     requires no gradient while gradients are recorded."""
-    if output.shape != shape or output.get_device() != index:
+    if output.shape != shape or not placement.is_at(output, index):
         raise Unsound
     if _records_gradients() and output.requires_grad:
         raise Unsound

@@ -30,6 +30,12 @@ _EMPTY = ctypes.addressof(_nothing)
 _int32_of = ctypes.c_int32.from_address
 
 
+def is_at(array: Tensor, index: int) -> bool:
+    """Returns whether an array is in the memory of the call's device. The CPU's number is that of
+    tensors without data, too."""
+    return array.is_cpu if index < 0 else array.is_cuda and array.get_device() == index
+
+
 def lengths(array: Tensor | None, count: int, index: int) -> int:
     """Returns the address of `count` contiguous int32 values, 0 for None."""
     if array is None:
@@ -38,7 +44,7 @@ def lengths(array: Tensor | None, count: int, index: int) -> int:
         array.dtype is not torch.int32
         or array.shape != (count,)
         or not array.is_contiguous()
-        or array.get_device() != index
+        or not is_at(array, index)
     ):
         raise Unsound
     return _address(array)
@@ -52,7 +58,7 @@ def per_token(array: Tensor | None, n_tokens: int, index: int) -> int:
         array.dtype is not torch.int64
         or array.shape != (n_tokens,)
         or not array.is_contiguous()
-        or array.get_device() != index
+        or not is_at(array, index)
     ):
         raise Unsound
     return _address(array)
@@ -117,7 +123,7 @@ def _rows_of(table: Tensor, where: Pages, batch: int, index: int) -> tuple[int, 
 
 
 def _check_table(table: Tensor, index: int) -> None:
-    if table.dtype is not torch.int32 or table.get_device() != index:
+    if table.dtype is not torch.int32 or not is_at(table, index):
         raise Unsound
     if table.stride(-1) != 1 and table.shape[-1] > 1 and table.numel():
         raise Unsound
@@ -145,7 +151,7 @@ def scales(frame: CacheFrame, of: Scales, batch: int, n_heads_kv: int, index: in
         if (
             scale.dtype is not torch.float32
             or scale.shape != (batch, n_heads_kv)
-            or scale.get_device() != index
+            or not is_at(scale, index)
             or (scale.requires_grad and torch.is_grad_enabled())
         ):
             raise Unsound
@@ -160,7 +166,7 @@ def sinks(array: Tensor, n_heads: int, index: int) -> Tensor:
     if (
         array.shape != (n_heads,)
         or array.dtype not in _SINK_DTYPES
-        or array.get_device() != index
+        or not is_at(array, index)
         or (array.requires_grad and torch.is_grad_enabled())
     ):
         raise Unsound

@@ -64,6 +64,16 @@ def names_of(arguments: str) -> list[str]:
     return re.findall(r" (\w+)(?:=|,|$)", arguments)
 
 
+def tensors_of(arguments: str) -> list[tuple[int, str]]:
+    """Returns the place and the name of each argument of a schema that is a tensor."""
+    return [
+        (i, names_of(f" {argument}")[0])
+        for i, argument in enumerate(arguments.split(", "))
+        if argument.startswith("Tensor")
+    ]
+
+
+TENSORS = {name: tensors_of(arguments) for name, arguments in ARGUMENTS.items()}
 _AFTER_PAGES = names_of(f"{_OPTIONS}, {_BIAS}, {_LAST}")  # of decode
 # Compilers must hand tensors over with the strides that they would have without compiling: strides
 # decide whether a call is possible at all, and how fast it is.

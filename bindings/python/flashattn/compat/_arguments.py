@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._torch import foreign
+
 
 def refuse(**arguments: Any) -> None:
     """Raises NotImplementedError for an argument that is given (not None) and has no equivalent."""
@@ -26,6 +28,23 @@ def refuse_beside_qv(**arguments: Any) -> None:
 def refuse_dropout(dropout_p: float) -> None:
     if dropout_p != 0:
         raise NotImplementedError(f"dropout_p is {dropout_p}: there is no dropout, pass 0.0")
+
+
+def refuse_foreign(**tensors: Tensor | None) -> None:
+    """Raises TypeError for what is given and no tensor, ValueError for tensors that are sparse,
+    nested, without axes or on another device than the first, and NotImplementedError where autograd
+    would expect a backward pass."""
+    foreign.refuse(**tensors)
+    given = {name: x for name, x in tensors.items() if x is not None}
+    first = next(iter(given))
+    for name, x in given.items():
+        if x.ndim == 0:
+            raise ValueError(f"{name} is a single number, without axes")
+        if x.device != given[first].device:
+            raise ValueError(
+                f"{name} is on the device {x.device}, and {first} on {given[first].device}"
+            )
+    refuse_gradients(**tensors)
 
 
 def refuse_gradients(**tensors: Tensor | None) -> None:
@@ -100,6 +119,16 @@ def lengths_of(name: str, lengths: Tensor | None, count: int) -> Tensor | None:
             f"{name} is {lengths.dtype} {tuple(lengths.shape)}, not torch.int32 ({count},)"
         )
     return lengths.contiguous()
+
+
+def ends_of(name: str, ends: Tensor | None) -> Tensor | None:
+    """Returns the argument of this name, int32 [batch + 1], or a copy that is contiguous. Raises
+    ValueError for others."""
+    if ends is None:
+        return None
+    if ends.dtype != torch.int32 or ends.ndim != 1 or ends.shape[0] == 0:
+        raise ValueError(f"{name} is {ends.dtype} {tuple(ends.shape)}, not torch.int32 [batch + 1]")
+    return ends.contiguous()
 
 
 def page_table_of(name: str, table: Tensor | None) -> Tensor | None:

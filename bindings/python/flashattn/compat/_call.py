@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import torch_ops
-from ._arguments import contiguous_rows, has_values
+from ._arguments import contiguous_rows, ends_of, has_values
 
 
 def attend_padded(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
@@ -39,7 +39,8 @@ def attend_ragged(
     them, since the number of rows to compute is not known there.
     """
     q, k, v = map(contiguous_rows, (q, k, v))
-    cu_seqlens_q, cu_seqlens_k = map(contiguous_rows, (cu_seqlens_q, cu_seqlens_k))
+    cu_seqlens_q = ends_of("cu_seqlens_q", cu_seqlens_q)
+    cu_seqlens_k = ends_of("cu_seqlens_k", cu_seqlens_k)
     if options.get("page_table") is None:
         max_seqlen_k = _longest(k, cu_seqlens_k, max_seqlen_k)
     options = {

@@ -29,6 +29,11 @@ def decoded_query(
     if q.dtype == _E4M3:
         q = q.to(torch.bfloat16)
         if q_descale is not None:
+            if k_descale is not None and k_descale.shape != q_descale.shape:
+                raise ValueError(
+                    f"q_descale has shape {tuple(q_descale.shape)}, and k_descale "
+                    f"{tuple(k_descale.shape)}"
+                )
             k_descale = q_descale if k_descale is None else q_descale * k_descale
     elif q_descale is not None:
         raise ValueError(f"q_descale is given, and q is {q.dtype}, which has no scale")

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from ._arguments import (
     contiguous_rows,
+    ends_of,
     lengths_of,
     page_table_of,
     refuse_dropout,
-    refuse_gradients,
+    refuse_foreign,
     refuse_other_v,
     softmax_options,
 )
@@ -52,7 +53,7 @@ def flash_attn_func(
                        joins the score of query i and key j
     return_attn_probs  also return LSE, float32 [batch, n_heads, seqlen_q], and an empty S_dmask
     """
-    _refuse(dropout_p, q=q, k=k, v=v)
+    _refuse(dropout_p, q=q, k=k, v=v, alibi_slopes=alibi_slopes)
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
     refuse_other_v(k, v)
     return _result(attend_padded(q, k, v, return_lse=return_attn_probs, **options))
@@ -72,7 +73,7 @@ def flash_attn_kvpacked_func(
 ) -> Result:
     """Computes flash_attn_func with K and V in one tensor: kv [batch, seqlen_k, 2, n_heads_kv,
     d_head]."""
-    _refuse(dropout_p, q=q, kv=kv)
+    _refuse(dropout_p, q=q, kv=kv, alibi_slopes=alibi_slopes)
     k, v = _unpacked("kv", kv, 2, 5)
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
     return _result(attend_padded(q, k, v, return_lse=return_attn_probs, **options))
@@ -90,7 +91,7 @@ def flash_attn_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Result:
     """Computes flash_attn_func with all in one tensor: qkv [batch, seqlen, 3, n_heads, d_head]."""
-    _refuse(dropout_p, qkv=qkv)
+    _refuse(dropout_p, qkv=qkv, alibi_slopes=alibi_slopes)
     q, k, v = _unpacked("qkv", qkv, 3, 5)
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
     return _result(attend_padded(q, k, v, return_lse=return_attn_probs, **options))
@@ -128,12 +129,14 @@ def flash_attn_varlen_func(
     block_table        [batch, pages] int32: the pages of each sequence, in order
     return_attn_probs  also return LSE, float32 [n_heads, total_q], and an empty S_dmask
     """
-    _refuse(dropout_p, q=q, k=k, v=v)
+    ends = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    tensors = {"q": q, "k": k, "v": v, "block_table": block_table, "alibi_slopes": alibi_slopes}
+    _refuse(dropout_p, **tensors, **ends)
     refuse_other_v(k, v)
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
     if block_table is not None:
         options["page_table"] = page_table_of("block_table", block_table)
-        options["seqused_k"] = cu_seqlens_k.diff()
+        options["seqused_k"] = ends_of("cu_seqlens_k", cu_seqlens_k).diff()
         cu_seqlens_k = None
     found = attend_ragged(
         q,
@@ -167,7 +170,8 @@ def flash_attn_varlen_kvpacked_func(
 ) -> Result:
     """Computes flash_attn_varlen_func with K and V in one tensor: kv [total_k, 2, n_heads_kv,
     d_head]."""
-    _refuse(dropout_p, q=q, kv=kv)
+    ends = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    _refuse(dropout_p, q=q, kv=kv, alibi_slopes=alibi_slopes, **ends)
     k, v = _unpacked("kv", kv, 2, 4)
     found = attend_ragged(
         q,
@@ -197,7 +201,7 @@ def flash_attn_varlen_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Result:
     """Computes flash_attn_varlen_func with all in one tensor: qkv [total, 3, n_heads, d_head]."""
-    _refuse(dropout_p, qkv=qkv)
+    _refuse(dropout_p, qkv=qkv, cu_seqlens=cu_seqlens, alibi_slopes=alibi_slopes)
     q, k, v = _unpacked("qkv", qkv, 3, 4)
     found = attend_ragged(
         q,
@@ -250,7 +254,20 @@ def flash_attn_with_kvcache(
     block_table         [batch, pages] int32: the pages of each sequence, in order
     return_softmax_lse  also return LSE, float32 [batch, n_heads, seqlen_q]
     """
-    refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
+    refuse_foreign(
+        q=q,
+        k_cache=k_cache,
+        v_cache=v_cache,
+        k=k,
+        v=v,
+        rotary_cos=rotary_cos,
+        rotary_sin=rotary_sin,
+        cache_seqlens=None if isinstance(cache_seqlens, int) else cache_seqlens,
+        cache_batch_idx=cache_batch_idx,
+        cache_leftpad=cache_leftpad,
+        block_table=block_table,
+        alibi_slopes=alibi_slopes,
+    )
     refuse_other_v(k_cache, v_cache)
     if block_table is not None and cache_batch_idx is not None:
         raise ValueError("cache_batch_idx is given with block_table: reorder the table's rows")
@@ -271,9 +288,9 @@ def flash_attn_with_kvcache(
     return _result(found)[:2] if return_softmax_lse else found
 
 
-def _refuse(dropout_p: float, **tensors: Tensor) -> None:
+def _refuse(dropout_p: float, **tensors: Tensor | None) -> None:
     refuse_dropout(dropout_p)
-    refuse_gradients(**tensors)
+    refuse_foreign(**tensors)
 
 
 def _options(

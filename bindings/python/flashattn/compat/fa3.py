@@ -17,12 +17,13 @@ from torch import Tensor
 from .. import torch_ops
 from ._arguments import (
     contiguous_rows,
+    ends_of,
     lengths_of,
     multiprocessors,
     page_table_of,
     refuse,
     refuse_beside_qv,
-    refuse_gradients,
+    refuse_foreign,
     refuse_other_v,
     softmax_options,
 )
@@ -62,7 +63,7 @@ def flash_attn_func(
     return_attn_probs  also return LSE, float32 [batch, n_heads, seqlen_q]
     """
     refuse(qv=qv)
-    refuse_gradients(q=q, k=k, v=v)
+    refuse_foreign(q=q, k=k, v=v, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     q, scales = decoded_query(q, k, q_descale, k_descale, v_descale)
     options = softmax_options(softmax_scale, causal, window_size, softcap, attention_chunk)
     options.update(multiprocessors(q, sm_margin))
@@ -86,7 +87,7 @@ def flash_attn_qkvpacked_func(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Computes flash_attn_func with all in one tensor: qkv [batch, seqlen, 3, n_heads, d_head], or
     [batch, seqlen, num_heads_q + 2 * n_heads_kv, d_head] with num_heads_q."""
-    refuse_gradients(qkv=qkv)
+    refuse_foreign(qkv=qkv)
     return flash_attn_func(
         *_unpacked(qkv, num_heads_q),
         softmax_scale,
@@ -144,7 +145,18 @@ def flash_attn_varlen_func(
     return_attn_probs  also return LSE, float32 [n_heads, total_q]
     """
     refuse(qv=qv)
-    refuse_gradients(q=q, k=k, v=v)
+    refuse_foreign(
+        q=q,
+        k=k,
+        v=v,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        seqused_q=seqused_q,
+        seqused_k=seqused_k,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
+    )
     q, scales = decoded_query(q, k, q_descale, k_descale, v_descale)
     return attend_ragged(
         q,
@@ -224,7 +236,26 @@ def flash_attn_with_kvcache(
     return_softmax_lse  return (O, LSE, and two empty tensors in the place of partial results); LSE
                         is float32 [batch, n_heads, seqlen_q], or [n_heads, total_q]
     """
-    refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, qv=qv)
+    refuse_foreign(
+        q=q,
+        k_cache=k_cache,
+        v_cache=v_cache,
+        k=k,
+        v=v,
+        qv=qv,
+        rotary_cos=rotary_cos,
+        rotary_sin=rotary_sin,
+        cache_seqlens=None if isinstance(cache_seqlens, int) else cache_seqlens,
+        cache_batch_idx=cache_batch_idx,
+        cache_leftpad=cache_leftpad,
+        page_table=page_table,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k_new=cu_seqlens_k_new,
+        rotary_seqlens=rotary_seqlens,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
+    )
     if k is not None:
         refuse_other_v(k_cache, v_cache)
     if qv is not None:
@@ -232,7 +263,7 @@ def flash_attn_with_kvcache(
         q, k_cache = join_latent(q, k_cache, v_cache, qv)
     q, scales = decoded_query(q, k_cache, q_descale, k_descale, v_descale)
     new_scales = {"k_descale": k_descale, "v_descale": v_descale}
-    queries = Queries(q, contiguous_rows(cu_seqlens_q), max_seqlen_q)
+    queries = Queries(q, ends_of("cu_seqlens_q", cu_seqlens_q), max_seqlen_q)
     table = page_table_of("page_table", page_table)
     cache = Cache(k_cache, v_cache, table, cache_batch_idx, queries.batch)
     new = new_tokens(k, v, cache, cu_seqlens_k_new)
@@ -271,7 +302,9 @@ def flash_attn_combine(
 
     LSE is float32 [batch, seqlen, n_heads].
     """
-    refuse_gradients(out_partial=out_partial, lse_partial=lse_partial)
+    refuse_foreign(out_partial=out_partial, lse_partial=lse_partial, out=out)
+    if lse_partial.ndim != 4:
+        raise ValueError(f"lse_partial has {lse_partial.ndim} axes, not 4")
     out, lse = torch_ops.flash_combine(
         contiguous_rows(out_partial),
         lse_partial.transpose(-1, -2),
