@@ -8,6 +8,7 @@
 #include "core/device.h"
 #include "core/status.h"
 #include "cuda/grid.h"
+#include "cuda/measure.h"
 #include "cuda/scope.h"
 #include "cuda/tensor_map.h"
 
@@ -32,6 +33,7 @@ flash_status_t __wrap_tensor_map_encode(const tma_tensor_t *tensor, int32_t dtyp
 flash_status_t __wrap_launch_grid(const void *symbol, const cuda_grid_t *grid, const void *params,
                                   flash_stream_t stream);
 int __wrap_cudaFuncSetAttribute(const void *symbol, int attribute, int value);
+flash_status_t __wrap_measure_cuda(const measurement_t *m, double *times);
 
 flash_status_t __wrap_cuda_device_describe(int32_t number, device_t *found) {
     (void)number;
@@ -73,6 +75,14 @@ int __wrap_cudaFuncSetAttribute(const void *symbol, int attribute, int value) {
     (void)attribute;
     (void)value;
     return 0;
+}
+
+static int32_t measured_on; /* so many multiprocessors */
+
+flash_status_t __wrap_measure_cuda(const measurement_t *m, double *times) {
+    measured_on = m->device->n_multiprocessors;
+    memset(times, 0, (size_t)measurement_launches(m) * sizeof *times);
+    return FLASH_SUCCESS;
 }
 
 static bool has_cuda_kernels(void) {
@@ -255,12 +265,31 @@ static void selection_counts_those_that_a_call_may_use(void **state) {
     check_reason(1, "1 multiprocessors");
 }
 
+/* What is measured with fewer multiprocessors is a result for so many. */
+static void results_are_of_those_that_a_call_may_use(void **state) {
+    const flash_kernel_t *kernel;
+    char text[FLASH_TUNING_TEXT_SIZE];
+    double seconds;
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    device.n_multiprocessors = ALL;
+    flash_forward_args_t args = prefill();
+    args.n_multiprocessors = 116;
+    assert_success(flash_select_kernel(&args, &kernel, NULL, 0));
+    assert_success(flash_measure(&args, &kernel, 1, 1, NULL, &seconds));
+    assert_int_equal(measured_on, 116);
+    assert_success(flash_tuning_format(&args, kernel, 1e-6, text, sizeof text));
+    assert_non_null(strstr(text, "cc=90 sms=116 "));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_call_is_launched_as_on_a_smaller_device),
         cmocka_unit_test(a_persistent_kernel_has_a_block_for_each),
         cmocka_unit_test(the_workspace_for_all_does_for_fewer),
         cmocka_unit_test(selection_counts_those_that_a_call_may_use),
+        cmocka_unit_test(results_are_of_those_that_a_call_may_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
