@@ -32,7 +32,11 @@ if(TARGET flashattn_static AND FLASH_CUDA_FAMILIES)
 endif()
 configure_package_config_file(cmake/flashattnConfig.cmake.in flashattnConfig.cmake
     INSTALL_DESTINATION ${_config_dir} NO_SET_AND_CHECK_MACRO)
-write_basic_package_version_file(flashattnConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+set(_compatible SameMajorVersion)
+if(FLASH_ABI_VERSION EQUAL 0)
+    set(_compatible SameMinorVersion)
+endif()
+write_basic_package_version_file(flashattnConfigVersion.cmake COMPATIBILITY ${_compatible})
 install(FILES ${PROJECT_BINARY_DIR}/flashattnConfig.cmake
               ${PROJECT_BINARY_DIR}/flashattnConfigVersion.cmake
         DESTINATION ${_config_dir} COMPONENT development)

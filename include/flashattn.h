@@ -58,7 +58,7 @@
  *   Stability  What is marked "experimental" keeps its place: programs that use it still load, and
  *              members, enumerators and functions stay. But a later minor version may change what
  *              it means, or refuse it with FLASH_ERROR_UNSUPPORTED. Everything else stays as it is
- *              (docs/abi.md).
+ *              from version 1.0 on (docs/abi.md).
  *   Callbacks  A function that you pass must return: no C++ exception, no longjmp() out of it.
  *
  * Environment (each read once, at the first call that needs it)

@@ -73,7 +73,7 @@ def test_any_number_computes_the_same(name: str) -> None:
             of_n, lse_of_n = call(config=row.config, n_multiprocessors=n)
             if row.config.arch in UNCUT or n >= ALL:
                 assert torch.equal(of_n, o) and torch.equal(lse_of_n, lse), (row, n)
-            torch.testing.assert_close(of_n.float(), o.float(), rtol=0, atol=0.02)
+            torch.testing.assert_close(of_n.float(), o.float(), rtol=0, atol=0.04)
             torch.testing.assert_close(lse_of_n, lse, rtol=0, atol=1e-4)
     assert n_rows > 0
 
@@ -84,7 +84,7 @@ def test_selection_and_workspace_follow_the_number(name: str) -> None:
     o, _ = call()
     for n in NUMBERS:
         torch.testing.assert_close(
-            call(n_multiprocessors=n)[0].float(), o.float(), rtol=0, atol=0.02
+            call(n_multiprocessors=n)[0].float(), o.float(), rtol=0, atol=0.04
         )
 
 
@@ -97,7 +97,7 @@ def test_the_operators_take_the_number() -> None:
         return torch_ops.flash_attn_func(q, k, v, n_multiprocessors=ALL - 16)
 
     for found in (torch_ops.flash_attn_func(q, k, v, n_multiprocessors=5), compiled(q, k, v)):
-        torch.testing.assert_close(found.float(), expected.float(), rtol=0, atol=0.02)
+        torch.testing.assert_close(found.float(), expected.float(), rtol=0, atol=0.04)
 
 
 def test_sm_margin_leaves_multiprocessors() -> None:
@@ -105,7 +105,7 @@ def test_sm_margin_leaves_multiprocessors() -> None:
     expected = fa3.flash_attn_func(q, k, v, causal=True)
     for margin in (0, 16, ALL, 10 * ALL):
         found = fa3.flash_attn_func(q, k, v, causal=True, sm_margin=margin)
-        torch.testing.assert_close(found.float(), expected.float(), rtol=0, atol=0.02)
+        torch.testing.assert_close(found.float(), expected.float(), rtol=0, atol=0.04)
 
 
 def test_refusals() -> None:
@@ -124,4 +124,4 @@ def test_a_graph_keeps_the_number() -> None:
         torch_ops.flash_attn_func(q, k, v, n_multiprocessors=9, out=out)
     out.zero_()
     graph.replay()
-    torch.testing.assert_close(out.float(), expected.float(), rtol=0, atol=0.02)
+    torch.testing.assert_close(out.float(), expected.float(), rtol=0, atol=0.04)

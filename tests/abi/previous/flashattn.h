@@ -24,8 +24,9 @@
  *              [total tokens, heads, d_head].
  *   Zero       In every struct that you fill, zero means "absent" or "default". Strides and sizes
  *              have no default: a batch or a length of 0 is empty, and a stride of 0 on an axis
- *              longer than 1 is refused unless FLASH_FLAG_BROADCAST says that it is meant. Where
- *              zero is a value like any other, a flag says that the field counts.
+ *              longer than 1 is refused unless FLASH_FLAG_BROADCAST says that it is meant. Only
+ *              where its own comment gives it a meaning (LSE, masks, slopes, scales) does 0 need
+ *              no flag. Where zero is a value like any other, a flag says that the field counts.
  *   Sizes      Batches, lengths, heads, head dimensions, pages and partial results are at most
  *              2^31 - 1, and larger ones are refused. Strides have 64 bits.
  *   Growth     Structs begin with struct_size and only ever grow at their end. Initialise them
@@ -45,7 +46,10 @@
  *              complete.
  *   Memory     The library keeps no pointer of yours after a call on the CPU device returns, and
  *              allocates nothing in flash_forward() after flash_prepare(); its working memory is
- *              the workspace that you pass.
+ *              the workspace that you pass. What a call writes must not overlap what else it reads
+ *              or writes, but where a comment below allows it. An overlap is refused where the
+ *              first row of one array shares a byte with the other, as far as the host knows where
+ *              they lie.
  *   Results    The same call gives the same bits from the same version of the library on the same
  *              model of processor or GPU, whatever the number of threads and whatever
  *              floating-point modes (rounding, denormals, traps) the caller has set; a call
@@ -54,7 +58,7 @@
  *   Stability  What is marked "experimental" keeps its place: programs that use it still load, and
  *              members, enumerators and functions stay. But a later minor version may change what
  *              it means, or refuse it with FLASH_ERROR_UNSUPPORTED. Everything else stays as it is
- *              (docs/abi.md).
+ *              from version 1.0 on (docs/abi.md).
  *   Callbacks  A function that you pass must return: no C++ exception, no longjmp() out of it.
  *
  * Environment (each read once, at the first call that needs it)
@@ -680,7 +684,8 @@ typedef struct flash_mask {
     int64_t stride_batch; /**< ignored for ragged queries */
     int64_t stride_head;
     int64_t stride_query;
-    int64_t stride_key; /**< FLASH_MASK_BITS: 0 */
+    int64_t stride_key; /**< FLASH_MASK_BITS: 0; FLASH_MASK_ADD: 0 with several columns needs
+                           FLASH_FLAG_BROADCAST */
     int64_t first_key;  /**< the key of column 0; 0 with FLASH_MASK_LAST_KEYS */
     int64_t n_keys;     /**< columns, at least 1 */
 } flash_mask_t;
@@ -709,7 +714,7 @@ typedef struct flash_forward_args {
                          view of k */
     flash_tensor_t o; /**< as q, with heads of d_head_v elements; its elements must not overlap each
                          other, nor lse or any input: kernels read Q again after they have written
-                         O. Refused where the first row of one lies in the other */
+                         O */
 
     /* Logarithm of the sum of exponentials of each row's scaled scores (natural logarithm), fp32,
      * [batch, n_heads, seqlen_q], ragged: [n_heads, total_q]. NULL: not wanted. Must not overlap
@@ -932,8 +937,9 @@ FLASH_API flash_status_t flash_tuning_format(const flash_forward_args_t *args,
 /**
  * From now on selection follows these results in place of FLASHATTN_TUNING's: FLASH_TUNING_HEADER,
  * then one result per line, in any order; '#' begins a comment. NULL: FLASHATTN_TUNING's again. The
- * text is not kept; what was read of it is, for good, since calls in other threads may be looking
- * at it.
+ * text is not kept. What was read of it is, 48 bytes for each result, until the process ends, also
+ * when later results take its place, since calls in other threads may be looking at it: set results
+ * once, not for each request.
  *
  * For a problem on a CUDA device selection takes the fastest result of a problem like it whose
  * kernel serves this one: from these, where they have any, else from those built into the library
@@ -943,8 +949,8 @@ FLASH_API flash_status_t flash_tuning_format(const flash_forward_args_t *args,
  * results. Results of configurations that this library does not hold are passed over, as
  * FLASHATTN_TRACE tells. Another kernel may round differently, so that other results may change the
  * last bits of O.
- * Errors: INVALID_ARGUMENT, with the line and the place in it (the results in force stay),
- * OUT_OF_MEMORY.
+ * Errors: INVALID_ARGUMENT, with the line and the place in it, or, of NULL, because
+ * FLASHATTN_TUNING cannot be understood (the results in force stay), OUT_OF_MEMORY.
  */
 FLASH_API flash_status_t flash_set_tuning(const char *text);
 
@@ -965,14 +971,15 @@ typedef struct flash_combine_args {
 
     /* Partial results [n_partials][batch, seqlen_q, n_heads, d_head]: from o_partial.data on,
      * stride_partial elements from one to the next, or, where o_partials is given, from its
-     * pointers on, n_partials of them in memory of the device. The other strides are those of
-     * o_partial. */
+     * pointers on, n_partials of them in memory of the device, which must stay as they are during
+     * the call. The other strides are those of o_partial. */
     flash_tensor_t o_partial;
     int64_t stride_partial;
     const void *const *o_partials;
 
-    /* Their LSE, fp32 [n_partials][batch, n_heads, seqlen_q], in the same two ways. All four
-     * strides 0: contiguous. */
+    /* Their LSE, fp32 [n_partials][batch, n_heads, seqlen_q], in the same two ways. The strides of
+     * batch, head and seq all 0: each is contiguous, and where lse_partial_stride is 0 too, one
+     * follows the other. */
     const float *lse_partial;
     const float *const *lse_partials;
     int64_t lse_partial_stride; /**< from one to the next; not used with lse_partials */
@@ -981,10 +988,11 @@ typedef struct flash_combine_args {
     int64_t lse_partial_stride_seq;
 
     /* [batch, seqlen_q, n_heads, d_head]; must not overlap lse. It may be one of the partial
-     * results, merged in place: the same pointer, strides and type. Any other overlap is not
-     * allowed, and refused where the pointers are in host memory. */
+     * results, merged in place: the same pointer, strides and type. Any other overlap is refused,
+     * with listed partial results only where the lists are in memory of the host. */
     flash_tensor_t o;
-    float *lse; /**< [batch, n_heads, seqlen_q]; NULL: not wanted; may be one of the partial LSE */
+    float *lse; /**< [batch, n_heads, seqlen_q]; NULL: not wanted; may be one of the partial LSE,
+                   likewise */
     int64_t lse_stride_batch; /**< all three 0: contiguous */
     int64_t lse_stride_head;
     int64_t lse_stride_seq;
