@@ -1,7 +1,6 @@
-# Packages: `cpack` in the build tree makes a .tar.gz. Where the programs are found that CPack's
-# Debian generator runs (dpkg, dpkg-shlibdeps and file), it also makes the Debian packages
-# libflashattn<ABI> (the library) and libflashattn-dev (header, link name, CMake and pkg-config
-# files). tests/consumers/debian_packages.sh tries these in a Debian that has nothing else.
+# Packages: `cpack` in the build tree makes a .tar.gz and, where it can (package_generators.cmake), the
+# Debian packages libflashattn<ABI> (the library) and libflashattn-dev (header, link name, CMake and
+# pkg-config files). tests/consumers/debian_packages.sh tries these in a Debian that has nothing else.
 if(SKBUILD)
     return()
 endif()
@@ -15,15 +14,6 @@ set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
 set(CPACK_COMPONENTS_ALL runtime development)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_VERBATIM_VARIABLES ON)
-
-set(CPACK_GENERATOR TGZ)
-find_program(FLASH_DPKG dpkg)
-find_program(FLASH_DPKG_SHLIBDEPS dpkg-shlibdeps)
-find_program(FLASH_FILE file)
-mark_as_advanced(FLASH_DPKG FLASH_DPKG_SHLIBDEPS FLASH_FILE)
-if(FLASH_DPKG AND FLASH_DPKG_SHLIBDEPS AND FLASH_FILE)
-    list(APPEND CPACK_GENERATOR DEB)
-endif()
 
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -54,12 +44,14 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA ${PROJECT_BINARY_DIR}/debian/triggers)
 
 # Debian's policy demands a copyright and a changelog of each package. An installation of everything
-# is no Debian package, and leaves them out.
-if(DEB IN_LIST CPACK_GENERATOR)
+# is no Debian package, and leaves them out. Where dpkg is, so is gzip.
+find_program(FLASH_GZIP gzip)
+mark_as_advanced(FLASH_GZIP)
+if(FLASH_GZIP)
     file(TIMESTAMP ${PROJECT_SOURCE_DIR}/CHANGELOG.md FLASH_CHANGE_DATE
          "%a, %d %b %Y %H:%M:%S +0000" UTC)
     configure_file(${CMAKE_CURRENT_LIST_DIR}/debian_changelog.in debian/changelog @ONLY)
-    execute_process(COMMAND gzip --best --no-name --keep --force debian/changelog
+    execute_process(COMMAND ${FLASH_GZIP} --best --no-name --keep --force debian/changelog
                     WORKING_DIRECTORY ${PROJECT_BINARY_DIR} COMMAND_ERROR_IS_FATAL ANY)
     foreach(_component runtime development)
         string(TOUPPER ${_component} _COMPONENT)
@@ -71,4 +63,7 @@ if(DEB IN_LIST CPACK_GENERATOR)
     endforeach()
 endif()
 
+set(CPACK_GENERATOR TGZ) # until cpack runs
 include(CPack)
+file(APPEND ${PROJECT_BINARY_DIR}/CPackConfig.cmake
+     "\ninclude(\"${CMAKE_CURRENT_LIST_DIR}/package_generators.cmake\")\n")

@@ -35,3 +35,16 @@ if(DPKG AND DPKG_SHLIBDEPS AND FILE)
                   "shlibs" "triggers" "Depends: libc6")
     check_archive("libflashattn-dev_*.deb" "dpkg-deb;-c" ${development} ${development_documents})
 endif()
+
+# Without the programs that CPack's Debian generator runs, cpack makes the archive alone: it asks when
+# it runs, and not when the build was configured.
+file(STRINGS ${BUILD_DIR}/CPackConfig.cmake asks REGEX "package_generators[.]cmake")
+if(NOT asks)
+    message(FATAL_ERROR "CPackConfig.cmake does not ask which packages can be made")
+endif()
+set(ENV{PATH} ${WORK_DIR}/empty)
+set(CMAKE_IGNORE_PATH /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin)
+include(${CMAKE_CURRENT_LIST_DIR}/../../cmake/package_generators.cmake)
+if(NOT CPACK_GENERATOR STREQUAL TGZ)
+    message(FATAL_ERROR "without dpkg and file, cpack would make: ${CPACK_GENERATOR}")
+endif()

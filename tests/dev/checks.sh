@@ -104,7 +104,7 @@ step_wheel() {
         build/wheel/flashattn-*-py3-none-manylinux*.whl
     python3 tests/abi/check_exports.py include/flashattn.h "$site/flashattn/libflashattn.so"
     export PYTHONPATH=$site
-    cd "$site" # not where the sources of the package are
+    cd "$site" || return # not where the sources of the package are
     "$PYTHON" -m flashattn info
     "$PYTHON" bin/flashattn --version
     "$PYTHON" -m flashattn check
