@@ -38,6 +38,16 @@ foreach(_processor OTHER X86_64 AARCH64)
             OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
     endforeach()
 endforeach()
-execute_process(COMMAND ${CMAKE_COMMAND} -E tar czf ${_name}.tar.gz ${_name}
-                WORKING_DIRECTORY ${_folder} COMMAND_ERROR_IS_FATAL ANY)
+# The same commit gives the same bytes: the order of names, one date and no owner.
+set(_date $ENV{SOURCE_DATE_EPOCH})
+if(NOT _date)
+    execute_process(COMMAND git log -1 --format=%ct HEAD WORKING_DIRECTORY ${_source}
+                    OUTPUT_VARIABLE _date OUTPUT_STRIP_TRAILING_WHITESPACE
+                    COMMAND_ERROR_IS_FATAL ANY)
+endif()
+execute_process(COMMAND tar --create --sort=name --format=gnu --mtime=@${_date} --owner=0 --group=0
+                        --numeric-owner --mode=u+rwX,go+rX,go-w ${_name}
+                COMMAND gzip --best --no-name
+                WORKING_DIRECTORY ${_folder} OUTPUT_FILE ${_folder}/${_name}.tar.gz
+                COMMAND_ERROR_IS_FATAL ANY)
 message(STATUS "${_folder}/${_name}.tar.gz")

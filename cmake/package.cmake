@@ -48,8 +48,11 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA ${PROJECT_BINARY_DIR}/debian/trig
 find_program(FLASH_GZIP gzip)
 mark_as_advanced(FLASH_GZIP)
 if(FLASH_GZIP)
-    file(TIMESTAMP ${PROJECT_SOURCE_DIR}/CHANGELOG.md FLASH_CHANGE_DATE
-         "%a, %d %b %Y %H:%M:%S +0000" UTC)
+    set(_form "%a, %d %b %Y %H:%M:%S +0000")
+    file(TIMESTAMP ${PROJECT_SOURCE_DIR}/CHANGELOG.md FLASH_CHANGE_DATE "${_form}" UTC)
+    if(DEFINED ENV{SOURCE_DATE_EPOCH})
+        string(TIMESTAMP FLASH_CHANGE_DATE "${_form}" UTC)
+    endif()
     configure_file(${CMAKE_CURRENT_LIST_DIR}/debian_changelog.in debian/changelog @ONLY)
     execute_process(COMMAND ${FLASH_GZIP} --best --no-name --keep --force debian/changelog
                     WORKING_DIRECTORY ${PROJECT_BINARY_DIR} COMMAND_ERROR_IS_FATAL ANY)

@@ -19,6 +19,9 @@ usage: ./dev COMMAND
   wheel [-DNAME=VALUE...]
                      make a wheel for every Linux with glibc 2.28 or newer, in build/wheelhouse;
                      CMake's options are those of a build, as -DFLASH_CUDA=OFF
+  release [-DNAME=VALUE...]
+                     make the source archive of the last commit, and of it wheels and Debian
+                     packages, in build/releases: the same bytes each time
   docs               build the reference of the C, C++ and Python APIs into build/docs
   format             format C, CUDA and Python in place
   manifest           record the kernels of an installed library in codegen/ship.manifest

@@ -19,14 +19,15 @@ zig_cc() {
         "-target $(uname -m)-linux-gnu.$WHEEL_GLIBC"
 }
 
-# Builds the wheel into a folder of its own, which is emptied first.
+# Builds the wheel into a folder of its own, which is emptied first, of the sources in SOURCES (default:
+# this checkout).
 build_portable_wheel() { # folder, -DNAME=VALUE...
     local folder=$1 settings
     shift
     mapfile -t settings < <(wheel_settings "$@")
     rm -rf "$folder"
     CC=$(zig_cc) LDFLAGS=-s env -u CMAKE_C_COMPILER_LAUNCHER "$PYTHON" -m build --wheel \
-        --no-isolation --outdir "$folder/built" "${settings[@]}" .
+        --no-isolation --outdir "$folder/built" "${settings[@]}" "${SOURCES:-.}"
     PATH=$VENV/bin:$PATH auditwheel repair --plat "manylinux_${WHEEL_GLIBC/./_}_$(uname -m)" \
         --wheel-dir "$folder" "$folder"/built/*.whl
     rm -r "$folder/built"
