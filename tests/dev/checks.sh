@@ -118,18 +118,21 @@ working_tree() { # index to make
     git write-tree
 }
 
-# Builds the source release of the working tree without Python, installs it, and builds a program that
-# uses it. The step build has compiled the same kernels as users do; with less optimisation they take
+# Makes the source release of the working tree, the same bytes twice, builds it without Python,
+# installs it, and builds a program that uses it. The step build has compiled the same kernels as users do; with less optimisation they take
 # a fraction of the time.
 step_dist() {
-    local dist=$PWD/build/dist sources
+    local dist=$PWD/build/dist tree sources
     if ! git rev-parse --quiet --verify HEAD; then
         echo "needs a git checkout"
         return "$SKIPPED"
     fi
     rm -rf "$dist"
     mkdir -p "$dist/unpacked"
-    cmake -P cmake/dist.cmake "$dist" "$(working_tree "$dist/index")"
+    tree=$(working_tree "$dist/index")
+    cmake -P cmake/dist.cmake "$dist" "$tree"
+    cmake -P cmake/dist.cmake "$dist/again" "$tree"
+    cmp "$dist"/flashattn-*.tar.gz "$dist"/again/flashattn-*.tar.gz
     tar -xf "$dist"/flashattn-*.tar.gz -C "$dist/unpacked"
     sources=$(echo "$dist"/unpacked/flashattn-*)
     cmake -S "$sources" -B "$dist/build" -G Ninja \
