@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PASTED = ("README.md", "docs/guides/c-engines.md", "docs/guides/python.md")
 COMMAND = re.compile(
     r"(?:[A-Z_]+=\S+ )*"
-    r"(?:\./dev|build/\S+|codegen/\S+|cc|cd|cmake|cpack|export|flashattn|git|pip|python3?|sudo)(?: |$)(?!tuning 1)"
+    r"(?:\./dev|build/\S+|codegen/\S+|cc|cd|cmake|cpack|export|flashattn|git|pip|python3?|sudo)"
+    r"(?: |$)(?!tuning 1)"
 )
 NOT_PASTED = {
     r"--device cuda|bench-(decode|chunks)|flashattn tune|tests/gpu|results/measure": "needs a GPU",
