@@ -62,16 +62,21 @@ static flash_status_t check_stride_key(const flash_mask_t *m, bool may_repeat) {
     return FLASH_SUCCESS;
 }
 
-static flash_status_t check_columns(const flash_mask_t *m, bool may_repeat) {
+static flash_status_t check_columns(const flash_mask_t *m) {
     FLASH_TRY(argument_check_count("mask.n_keys", m->n_keys));
     FLASH_TRY(argument_check_size("mask.first_key", m->first_key));
     FLASH_REQUIRE(
         m->first_key == 0 || !(m->flags & FLASH_MASK_LAST_KEYS), FLASH_ERROR_INVALID_ARGUMENT,
         "mask.first_key is %" PRId64 " with FLASH_MASK_LAST_KEYS: it must be 0", m->first_key);
-    FLASH_TRY(check_stride("batch", m->stride_batch));
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_strides(const flash_forward_args_t *a, const flash_mask_t *m) {
+    if (a->cu_seqlens_q == NULL)
+        FLASH_TRY(check_stride("batch", m->stride_batch));
     FLASH_TRY(check_stride("head", m->stride_head));
     FLASH_TRY(check_stride("query", m->stride_query));
-    return check_stride_key(m, may_repeat);
+    return check_stride_key(m, (a->flags & FLASH_FLAG_BROADCAST) != 0);
 }
 
 static void set_mask(const flash_forward_args_t *a, const flash_mask_t *m, flash_bias_t *bias) {
@@ -96,7 +101,8 @@ static flash_status_t read_mask(const flash_forward_args_t *a, flash_bias_t *bia
     if (m.dtype == 0 && m.kind == FLASH_MASK_ADD)
         m.dtype = a->dtype;
     FLASH_TRY(check_kind(&m));
-    FLASH_TRY(check_columns(&m, (a->flags & FLASH_FLAG_BROADCAST) != 0));
+    FLASH_TRY(check_columns(&m));
+    FLASH_TRY(check_strides(a, &m));
     set_mask(a, &m, bias);
     return FLASH_SUCCESS;
 }

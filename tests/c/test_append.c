@@ -527,6 +527,8 @@ static void use_cuda(call_t *c) {
       INVALID, "rotary.positions and rotary.start are given")                                      \
     X(positions_of_q, (c->rotary.positions = c->positions, c->args.seqlen_q = 2), INVALID,         \
       "k_new has 6 tokens, but q 4")                                                               \
+    X(positions_of_more_q, (c->rotary.positions = c->positions, c->args.seqlen_new = 2), INVALID,  \
+      "k_new has 4 tokens, but q 6")                                                               \
     X(positions_at_start,                                                                          \
       (c->rotary.positions = c->positions, c->rotary.flags = FLASH_ROTARY_Q_AT_START), INVALID,    \
       "FLASH_ROTARY_Q_AT_START, and rotary.positions is given")                                    \

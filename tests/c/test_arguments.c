@@ -41,6 +41,14 @@ static flash_mask_t *bits_of(flash_forward_args_t *args) {
     return mask;
 }
 
+/* Makes a mask of one row of bits. */
+static flash_mask_t *bits_at(flash_forward_args_t *args, const void *data, int64_t n_keys) {
+    flash_mask_t *mask = bits_of(args);
+    mask->data = data;
+    mask->n_keys = n_keys;
+    return mask;
+}
+
 static flash_mask_t *last_keys_of(flash_forward_args_t *args) {
     flash_mask_t *mask = mask_of(args);
     mask->flags = FLASH_MASK_LAST_KEYS;
@@ -263,6 +271,8 @@ typedef struct refusal {
     X(mask_begins_in_o, mask_of(args)->data = at(&args->o, 191), INVALID,                          \
       "o overlaps mask.data: o begins at ")                                                        \
     X(mask_ends_in_o, mask_of(args)->data = at(&args->o, 1 - args->seqlen_k), INVALID,             \
+      "o overlaps mask.data: o begins at ")                                                        \
+    X(bits_end_in_o, bits_at(args, at(&args->o, -1), 33), INVALID,                                 \
       "o overlaps mask.data: o begins at ")                                                        \
     X(mask_begins_in_lse, mask_of(args)->data = args->lse + 23, INVALID,                           \
       "lse overlaps mask.data: lse begins at ")                                                    \

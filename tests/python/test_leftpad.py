@@ -101,10 +101,12 @@ def test_random_padding_agrees_with_the_oracle(p: AttentionProblem, data: st.Dat
 # ---- Refusals ----
 
 
-def test_negative_padding_is_refused() -> None:
+@pytest.mark.parametrize("padding", [-1, -3, -(2**31)])
+def test_negative_padding_is_refused(padding: int) -> None:
     call = ForwardCall()
-    call.set_lengths("leftpad_k", [0, -3])
-    assert_refused(call.run(), _abi.FLASH_ERROR_INVALID_ARGUMENT, ["leftpad_k[1] is -3: negative"])
+    call.set_lengths("leftpad_k", [0, padding])
+    words = [f"leftpad_k[1] is {padding}: negative"]
+    assert_refused(call.run(), _abi.FLASH_ERROR_INVALID_ARGUMENT, words)
     call.assert_untouched()
 
 

@@ -158,3 +158,14 @@ def test_an_array_that_spans_a_row_of_an_output_is_refused() -> None:
     call.args.d_head = 2
     call.point("sinks", wide[12 - 1 :].ctypes.data)
     assert_refused(call.run(), _abi.FLASH_ERROR_INVALID_ARGUMENT, ["o overlaps sinks"])
+
+
+@pytest.mark.parametrize("n_keys, is_apart", [(1, True), (32, True), (33, False), (64, False)])
+def test_the_last_word_of_bits_counts_whole(n_keys: int, is_apart: bool) -> None:
+    """O begins one word behind the first of the mask."""
+    call = CALLS["padded"]()
+    mask = call.structs["mask"]
+    mask.kind, mask.n_keys = _abi.FLASH_MASK_BITS, n_keys
+    mask.stride_batch = mask.stride_head = mask.stride_query = mask.stride_key = 0
+    call.point("mask.data", call.arrays["o"].ctypes.data - 4)
+    assert (call.run() == 0) == is_apart, last_error()

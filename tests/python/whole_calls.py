@@ -157,9 +157,10 @@ def _put_bias(call: Call) -> None:
     call.put_stride("alibi_stride_batch", "alibi_slopes", 0)
     mask = _abi.flash_mask_t(kind=_abi.FLASH_MASK_ADD, n_keys=SEQLEN_K)
     call.put_struct("mask", mask)
-    call.put("mask.data", call.random(BATCH, N_HEADS, SEQLEN_Q, SEQLEN_K))
-    for axis, name in enumerate(("batch", "head", "query", "key")):
-        call.put_stride(f"mask.stride_{name}", "mask.data", axis)
+    call.put("mask.data", call.random(*call.arrays["lse"].shape, SEQLEN_K))
+    axes = ("key", "query", "head", "batch")
+    for i, name in enumerate(axes[: call.arrays["mask.data"].ndim]):
+        call.put_stride(f"mask.stride_{name}", "mask.data", call.arrays["mask.data"].ndim - 1 - i)
 
 
 def padded() -> Call:
@@ -175,6 +176,7 @@ def padded() -> Call:
 def ragged() -> Call:
     q_shape = (BATCH * SEQLEN_Q, N_HEADS, D_HEAD)
     call = _forward((BATCH * SEQLEN_K, N_HEADS_KV, D_HEAD), q_shape=q_shape)
+    _put_bias(call)
     call.put("cu_seqlens_q", [0, 5, 10])
     call.put("cu_seqlens_k", [0, 7, 14])
     call.put("seqused_q", [4, 5])
