@@ -22,7 +22,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PASTED = ("README.md", "docs/guides/c-engines.md", "docs/guides/python.md")
+PASTED = (
+    "README.md",
+    "docs/install.md",
+    "docs/guides/c-engines.md",
+    "docs/guides/python.md",
+)
 COMMAND = re.compile(
     r"(?:[A-Z_]+=\S+ )*"
     r"(?:\./dev|build/\S+|codegen/\S+|cc|cd|cmake|cpack|export|flashattn|git|pip|python3?|sudo)"
@@ -83,8 +88,8 @@ def program(language: str) -> str:
 
 
 def cmake_snippets() -> Iterator[str]:
-    """The README's ways to use the library from CMake."""
-    for block in indented_blocks((ROOT / "README.md").read_text()):
+    """The ways to use the library from CMake."""
+    for block in indented_blocks((ROOT / "docs/install.md").read_text()):
         if "target_link_libraries" in block[-1]:
             yield "\n".join(block).replace("/path/to/flashattn", "$ENV{HERE}")
 

@@ -42,28 +42,31 @@ def test_the_commands_of_dev_exist() -> None:
 def test_the_steps_of_the_test_exist() -> None:
     listing = subprocess.run([ROOT / "dev", "test", "--list"], capture_output=True, text=True)
     steps = found(r"(?m)^  ([a-z0-9-]+) ", listing.stdout)
-    assert f"{len(steps)} steps" in README
+    assert f"{len(steps)} steps" in TOP_LEVEL
 
 
 def test_the_commands_of_the_package_exist() -> None:
     source = "".join(p.read_text() for p in (ROOT / "bindings/python/flashattn/cli").glob("*.py"))
     commands = found(r'add_parser\(\s*"([a-z-]+)"', source)
-    named = found(r"(?m)^    flashattn ([a-z][a-z-]+)")
+    guide = (ROOT / "docs/guides/python.md").read_text()
+    named = found(r"(?m)^    flashattn ([a-z][a-z-]+)", guide)
     assert len(named) > 5 and [name for name in named if name not in commands] == []
 
 
 def test_the_options_of_cmake_exist() -> None:
     options = found(r"(?:set|option)\((FLASH_[A-Z_]+)", (ROOT / "CMakeLists.txt").read_text())
-    table = README.split("| CMake option |")[1].split("## ")[0]
-    named = [*found(r"-D(FLASH_[A-Z_]+)"), *found(r"\| `(FLASH_[A-Z_]+)=", table)]
+    page = (ROOT / "docs/install.md").read_text()
+    table = page.split("| CMake option |")[1].split("## ")[0]
+    used = found(r"-D(FLASH_[A-Z_]+)", TOP_LEVEL + page)
+    named = [*used, *found(r"\| `(FLASH_[A-Z_]+)=", table)]
     assert [name for name in named if name not in options] == []
 
 
 def test_the_variables_are_those_of_the_header() -> None:
     header = (ROOT / "include/flashattn.h").read_text()
     listed = found(r"(?m)^ \*   (FLASHATTN_[A-Z_]+) ", header)
-    section = README.split("## Environment variables")[1].split("## ")[0]
-    assert found(r"`(FLASHATTN_[A-Z_]+)", section) == sorted([*listed, "FLASHATTN_LIBRARY"])
+    page = (ROOT / "docs/environment.md").read_text()
+    assert found(r"\| `(FLASHATTN_[A-Z_]+)", page) == sorted([*listed, "FLASHATTN_LIBRARY"])
 
 
 # ---- Coming from flash-attn ----
@@ -77,12 +80,48 @@ def test_arguments_named_beside_those_of_flash_attn_exist() -> None:
         for function in (flashattn.flash_attn_func, flashattn.flash_attn_varlen_func)
         for name in inspect.signature(function).parameters
     }
-    section = README.split("## Coming from flash-attn")[1].split("```")[0]
+    page = (ROOT / "docs/compat.md").read_text()
+    section = page.split("## Arguments of the functions for all arrays")[1].split("```")[0]
     rows = re.findall(r"^\| (.*) \| (.*) \|$", section, re.MULTILINE)
     same = [left for left, right in rows if right.startswith("the same")]
     other = [right.split(":")[0].split(";")[0] for _, right in rows if right.startswith("`")]
     names = found(r"`([a-z_]+)", "\n".join(same + other))
     assert [name for name in names if name not in arguments] == []
+
+
+# ---- The first screens ----
+
+
+def test_the_readme_is_short() -> None:
+    assert README.count("\n") <= 200
+
+
+RESULT = re.compile(r"(?m)^\|.*\| ([\d.]+) (?:[GT]FLOP/s|us|ms) \| ([\d.]+), .* \| ([\d.]+) \|$")
+RESULTS = RESULT.findall(README)
+
+
+def half_a_digit(number: str) -> float:
+    """Returns how far a number may be from what it was rounded from."""
+    return 0.5 * 10 ** -len(number.partition(".")[2])
+
+
+@pytest.mark.parametrize("ours, theirs, ratio", RESULTS)
+def test_a_ratio_is_that_of_its_figures(ours: str, theirs: str, ratio: str) -> None:
+    """Of rates the ratio is ours / theirs, of times theirs / ours."""
+    numbers = [(float(number), half_a_digit(number)) for number in (ours, theirs)]
+    for (a, off_a), (b, off_b) in (numbers, numbers[::-1]):
+        low, high = (a - off_a) / (b + off_b), (a + off_a) / (b - off_b)
+        if low - half_a_digit(ratio) <= float(ratio) <= high + half_a_digit(ratio):
+            return
+    pytest.fail(f"{ours} and {theirs} are not {ratio} apart")
+
+
+def test_the_results_are_those_of_the_page_about_performance() -> None:
+    page = (ROOT / "docs/performance.md").read_text()
+    figures = [float(number) for number in re.findall(r"(?<![\d.])\d+(?:\.\d+)?", page)]
+    assert len(RESULTS) == 5
+    for ours, _, _ in RESULTS:
+        assert any(abs(figure - float(ours)) <= half_a_digit(ours) for figure in figures), ours
 
 
 # ---- The charts ----
