@@ -1,5 +1,5 @@
-# Decides where the generated sources come from: kernel table, facts of configurations, and one source
-# per kernel. In a checkout the generator (codegen/, Python) writes them to the build tree when the
+# Decides where the generated sources come from: kernel table, facts of configurations, and sources of
+# kernels. In a checkout the generator (codegen/, Python) writes them to the build tree when the
 # project is configured, and a change of codegen/ configures again. A source release brings those of
 # the ship set along, in generated/, and needs no Python.
 set(FLASH_CPU_FAMILIES reference)

@@ -94,7 +94,7 @@ def write_sources(directory: Path, rows: list[Config], compiled: list[Config]) -
             print(f"{sign} {name}")
     print(
         f"codegen: {len(rows)} kernels in the table, "
-        f"{len(changes.added)} added, {len(changes.removed)} removed"
+        f"{len(changes.added)} files added, {len(changes.removed)} removed"
     )
 
 

@@ -9,14 +9,14 @@ from .emit_facts import GENERATED, continued, facts_header, facts_source
 from .facts import FAMILIES, FIELDS, Arch, Dtype, Feature, Op
 from .short_form import format_config
 from .tuning import Key, Result, committed_results, results_of
-from .wrappers import indented_initialiser, prototype, wrapper_of
+from .wrappers import File, files_of, indented_initialiser, prototype, wrapper_of
 
 FIELD_SIZE = 4  # struct_size and every field: 32 bits, without padding
 
 
-def kernel_path(config: Config) -> str:
-    """Returns the path of the kernel's translation unit, below the output directory."""
-    return f"kernels/{kernel_name(config)}{wrapper_of(config).suffix}"
+def path_of(file: File) -> str:
+    """Returns the path of a file of kernels, below the output directory."""
+    return f"kernels/{file.name}"
 
 
 ASSERT_VALUE = (
@@ -133,12 +133,11 @@ const int32_t tuning_table_count = {len(ascending)};
 """
 
 
-def kernels_cmake(kernels: Iterable[Config]) -> str:
+def kernels_cmake(kernels: Sequence[Config]) -> str:
     """Returns kernels.cmake: each family's translation units and compiler flags."""
     paths: dict[Arch, list[str]] = {arch: [] for arch in FAMILIES}
-    for config in kernels:
-        path = f'    "${{CMAKE_CURRENT_LIST_DIR}}/{kernel_path(config)}"\n'
-        paths[Arch(config.arch)].append(path)
+    for file in files_of(kernels):
+        paths[file.arch].append(f'    "${{CMAKE_CURRENT_LIST_DIR}}/{path_of(file)}"\n')
     lines = [f"# {GENERATED}\n"]
     for arch, family in FAMILIES.items():
         sources = "\n" + "".join(paths[arch]) if paths[arch] else ""
@@ -164,5 +163,5 @@ def generated_files(
         "kernels.cmake": kernels_cmake(kernels),
         "tuning_table.c": tuning_table(ascending, committed_results()),
     }
-    files.update({kernel_path(c): wrapper_of(c).source(c) for c in kernels})
+    files.update({path_of(file): file.text for file in files_of(kernels)})
     return files

@@ -11,7 +11,7 @@ KERNEL_PREFIX = "flash_"
 
 
 class Changes(NamedTuple):
-    added: list[str]  # names of kernels
+    added: list[str]  # names of files of kernels
     removed: list[str]
 
 

@@ -1,4 +1,5 @@
-"""The translation unit of one kernel calls the family's code with its configuration as a constant.
+"""A kernel's function calls the family's code with its configuration as a constant. Most kernels
+are a translation unit each.
 
 Each kind of family (a Layout of facts.py) that has kernels has one Wrapper; without one it is not
 built.
@@ -6,12 +7,12 @@ built.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
 from .config import Config, c_initialiser, kernel_name
-from .facts import FAMILIES, Arch
+from .facts import FAMILIES, Arch, Dtype
 from .short_form import format_config
 
 WIDTH = 100
@@ -22,7 +23,7 @@ class Wrapper:
     suffix: str  # of the file's name
     header: str  # declares the parameters' types; the table includes it too
     parameters: str
-    source: Callable[[Config], str]
+    source: Callable[[File], str]
 
 
 def indented_initialiser(config: Config, indent: str) -> str:
@@ -35,12 +36,69 @@ def prototype(config: Config) -> str:
     return f"void {kernel_name(config)}(\n    {wrapper_of(config).parameters})"
 
 
-def _cpu_source(config: Config) -> str:
-    family = FAMILIES[Arch(config.arch)].name
+@dataclass(frozen=True)
+class File:
+    """A translation unit of kernels."""
+
+    arch: Arch  # its compiler flags are those of this family
+    name: str
+    kernels: Sequence[Config]
+    served: Sequence[Config] = ()  # kernels of other files that call its code
+
+    @property
+    def text(self) -> str:
+        wrapper = WRAPPERS[FAMILIES[self.arch].layout.name]
+        return wrapper.source(self)
+
+
+# The kernels of these are one file: types share most of their code (kernels/cpu/tiled/types.h).
+ONE_FILE = {Arch.AVX2, Arch.AVX512, Arch.AVX512_BF16, Arch.NEON, Arch.NEON_BF16}
+# The first leave tasks of few rows to the code of the second (kernels/cpu/avx512_few_rows.h).
+SERVED_BY = {Arch.AMX: Arch.AVX512}
+
+
+def files_of(kernels: Sequence[Config]) -> list[File]:
+    """Returns the files of these kernels."""
+    apart = [c for c in kernels if c.arch not in ONE_FILE]
+    files = [File(Arch(c.arch), kernel_name(c) + wrapper_of(c).suffix, [c]) for c in apart]
+    for arch in sorted(ONE_FILE):
+        own = [c for c in kernels if c.arch == arch]
+        served = [c for c in kernels if SERVED_BY.get(Arch(c.arch)) == arch]
+        if own or served:
+            word = FAMILIES[arch].name.replace("_", "")  # as in the names of kernels
+            files.append(File(arch, f"flash_fwd_{word}.c", own, served))
+    return files
+
+
+def _cpu_source(file: File) -> str:
+    family = FAMILIES[file.arch].name
+    kernels = [_cpu_kernel(config, family) for config in file.kernels]
+    if file.served:
+        kernels.append(SERVICE)
+    types = "" if file.arch == Arch.REFERENCE else _types_of([*file.kernels, *file.served])
+    includes = f'#include "cpu/{family}.h"\n'
+    includes += '#include "cpu/avx512_few_rows.h"\n' if file.served else ""
+    return f"{types}{includes}\n" + "\n".join(kernels)
+
+
+def _types_of(configs: Sequence[Config]) -> str:
+    """Defines the element types of a file's kernels, a bit for each."""
+    types = sorted({Dtype(config.dtype) for config in configs})
+    bits = " | \\\n     ".join(f"1u << FLASH_DTYPE_{dtype.name}" for dtype in types)
+    return f"#define CPU_KERNEL_TYPES \\\n    ({bits})\n\n"
+
+
+SERVICE = """\
+void flash_avx512_few_rows(const flash_config_t *config, const flash_params_t *params,
+                           const cpu_task_t *task, void *scratch) {
+    tiled_forward(config, params, task, scratch);
+}
+"""
+
+
+def _cpu_kernel(config: Config, family: str) -> str:
     return f"""\
 /* {format_config(config)} */
-#include "cpu/{family}.h"
-
 {prototype(config)};
 
 {prototype(config)} {{
@@ -51,7 +109,12 @@ def _cpu_source(config: Config) -> str:
 """
 
 
-# CUDA kernels are in namespaces, so that one file can include the sources of several.
+# CUDA kernels are in namespaces, so that one file can include the sources of several. Each has a
+# file of its own.
+
+
+def _alone(source: Callable[[Config], str]) -> Callable[[File], str]:
+    return lambda file: source(file.kernels[0])
 
 
 def _sm80_source(config: Config) -> str:
@@ -148,37 +211,37 @@ WRAPPERS = {
         suffix=".cu",
         header="common/params.h",
         parameters="flash_params_t params",
-        source=_sm80_source,
+        source=_alone(_sm80_source),
     ),
     "sm80_decode": Wrapper(
         suffix=".cu",
         header="sm80/decode_kernel.h",
         parameters="sm80_decode_params_t params",
-        source=_sm80_decode_source,
+        source=_alone(_sm80_decode_source),
     ),
     "sm80_mla": Wrapper(
         suffix=".cu",
         header="sm80/decode_kernel.h",
         parameters="sm80_decode_params_t params",
-        source=_sm80_mla_source,
+        source=_alone(_sm80_mla_source),
     ),
     "sm90": Wrapper(
         suffix=".cu",
         header="sm90/sm90_kernel.h",
         parameters="sm90_params_t params",
-        source=_sm90_source,
+        source=_alone(_sm90_source),
     ),
     "sm90_decode": Wrapper(
         suffix=".cu",
         header="sm90/decode_kernel.h",
         parameters="sm90_decode_params_t params",
-        source=_sm90_decode_source,
+        source=_alone(_sm90_decode_source),
     ),
     "sm90_mla": Wrapper(
         suffix=".cu",
         header="sm90/decode_kernel.h",
         parameters="sm90_decode_params_t params",
-        source=_sm90_mla_source,
+        source=_alone(_sm90_mla_source),
     ),
 }
 

@@ -10,6 +10,7 @@
 #define FLASH_KERNELS_CPU_AMX_H
 
 #include "cpu/avx512.h"
+#include "cpu/avx512_few_rows.h"
 
 #include "cpu/amx/attend.h"
 #include "cpu/amx/load_store.h"
@@ -54,7 +55,7 @@ ALWAYS_INLINE void recompute_row(const flash_config_t *config, const flash_param
         row_task.o_partial = task->o_partial + row * p->d_head_v;
         row_task.lse_partial = task->lse_partial + row;
     }
-    tiled_attend(config, p, &row_task, scratch, false);
+    flash_avx512_few_rows(config, p, &row_task, scratch);
 }
 
 ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_params_t *p,
@@ -66,6 +67,12 @@ ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_para
 }
 
 /* ---- Tasks ---- */
+
+/* Returns the head dimensions, which are constants for rows of one head dimension. */
+ALWAYS_INLINE head_dims_t row_dims(const flash_config_t *config, const flash_params_t *p) {
+    const head_dims_t of_row = {config->d_head, config->d_head};
+    return config->d_head ? of_row : head_dims_of(p);
+}
 
 ALWAYS_INLINE void attend_shared(amx_run_t *run, const cpu_task_t *task, amx_terms_t terms,
                                  flash_range_t keys) {
@@ -202,7 +209,7 @@ ALWAYS_INLINE void amx_forward(const flash_config_t *config, const flash_params_
         break;
     case CPU_WAY_BLOCKS:
     case CPU_WAY_STEPS:
-        tiled_attend(config, params, task, scratch, false);
+        flash_avx512_few_rows(config, params, task, scratch);
         return;
     case CPU_WAY_ROW_BY_ROW: /* no way of this family */
     case CPU_WAY_SINGLE_ROWS:

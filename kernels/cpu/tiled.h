@@ -69,10 +69,11 @@ ALWAYS_INLINE tile_keys_t keys_at(const cpu_task_t *task, int32_t dtype, const v
     return from;
 }
 
-/* ---- A block of keys: compiled once for all ways that call it ---- */
+/* ---- A block of keys ---- */
 
-NEVER_INLINE void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
-                            const cpu_task_t *task, int32_t dtype, flash_range_t keys) {
+/* Packs keys of a type, a constant at each call. */
+ALWAYS_INLINE void pack_keys_of(const tile_scratch_t *t, const flash_params_t *p,
+                                const cpu_task_t *task, int32_t dtype, flash_range_t keys) {
     if (cpu_is_paged(p)) {
         pack_keys_of_pages(t, p, task, dtype, keys);
         return;
@@ -81,6 +82,46 @@ NEVER_INLINE void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
     const tile_keys_t v = keys_at(task, dtype, p->v, &p->v_stride, keys);
     pack_k(t, dtype, &k, keys.end - keys.begin);
     pack_v(t, dtype, &v, keys.end - keys.begin);
+}
+
+NEVER_INLINE void pack_fp32(const tile_scratch_t *t, const flash_params_t *p,
+                            const cpu_task_t *task, flash_range_t keys) {
+    pack_keys_of(t, p, task, FLASH_DTYPE_FP32, keys);
+}
+
+NEVER_INLINE void pack_fp16(const tile_scratch_t *t, const flash_params_t *p,
+                            const cpu_task_t *task, flash_range_t keys) {
+    pack_keys_of(t, p, task, FLASH_DTYPE_FP16, keys);
+}
+
+NEVER_INLINE void pack_bf16(const tile_scratch_t *t, const flash_params_t *p,
+                            const cpu_task_t *task, flash_range_t keys) {
+    pack_keys_of(t, p, task, FLASH_DTYPE_BF16, keys);
+}
+
+NEVER_INLINE void pack_e4m3(const tile_scratch_t *t, const flash_params_t *p,
+                            const cpu_task_t *task, flash_range_t keys) {
+    pack_keys_of(t, p, task, FLASH_DTYPE_E4M3, keys);
+}
+
+NEVER_INLINE void pack_latent(const tile_scratch_t *t, const flash_params_t *p,
+                              const cpu_task_t *task, flash_range_t keys) {
+    pack_keys_of(t, p, task, FLASH_DTYPE_LATENT_E4M3, keys);
+}
+
+static inline void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
+                             const cpu_task_t *task, int32_t dtype, flash_range_t keys) {
+    DTYPES_KNOWN(5);
+    if (has_kernel_of(FLASH_DTYPE_FP32) && dtype == FLASH_DTYPE_FP32)
+        pack_fp32(t, p, task, keys);
+    else if (keys_are(dtype, FLASH_DTYPE_FP16))
+        pack_fp16(t, p, task, keys);
+    else if (keys_are(dtype, FLASH_DTYPE_BF16))
+        pack_bf16(t, p, task, keys);
+    else if (keys_are(dtype, FLASH_DTYPE_E4M3))
+        pack_e4m3(t, p, task, keys);
+    else if (keys_are(dtype, FLASH_DTYPE_LATENT_E4M3))
+        pack_latent(t, p, task, keys);
 }
 
 NEVER_INLINE void attend_packed(const tile_scratch_t *t, const flash_params_t *p,
@@ -94,7 +135,7 @@ NEVER_INLINE void attend_packed(const tile_scratch_t *t, const flash_params_t *p
 /* ---- A task's keys, block after block ---- */
 
 /* Attends to the blocks that the head's tasks share, which begin at multiples of B_c. */
-ALWAYS_INLINE void attend_blocks_shared(tile_scratch_t *t, const flash_params_t *p,
+static inline void attend_blocks_shared(tile_scratch_t *t, const flash_params_t *p,
                                         const cpu_task_t *task, int32_t B_c, flash_range_t keys) {
     keys.begin = keys.begin / B_c * B_c;
     results_prefetch_t prefetch = results_prefetch(t, p, task, keys, B_c);
@@ -109,7 +150,7 @@ ALWAYS_INLINE void attend_blocks_shared(tile_scratch_t *t, const flash_params_t 
     }
 }
 
-ALWAYS_INLINE void attend_blocks_private(const tile_scratch_t *t, const flash_params_t *p,
+static inline void attend_blocks_private(const tile_scratch_t *t, const flash_params_t *p,
                                          const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                          flash_range_t keys) {
     results_prefetch_t prefetch = results_prefetch(t, p, task, keys, B_c);
@@ -125,24 +166,18 @@ ALWAYS_INLINE void attend_blocks_private(const tile_scratch_t *t, const flash_pa
     }
 }
 
-/* ---- The kernel: a constant configuration specialises it ---- */
+/* ---- The kernels of all configurations ---- */
 
-/* Returns the head dimensions, which are constants for rows of one head dimension. */
-ALWAYS_INLINE head_dims_t row_dims(const flash_config_t *config, const flash_params_t *p) {
-    const head_dims_t of_row = {config->d_head, config->d_head};
-    return config->d_head ? of_row : head_dims_of(p);
-}
-
-ALWAYS_INLINE void tiled_pack(const flash_config_t *config, const flash_params_t *p,
+static inline void tiled_pack(const flash_config_t *config, const flash_params_t *p,
                               const cpu_task_t *task, void *scratch) {
-    const head_dims_t dims = row_dims(config, p);
+    const head_dims_t dims = head_dims_of(p);
     tile_scratch_t t = divide_scratch(scratch, config->B_r, config->B_c, dims, 0, 1);
     use_packed_block(&t, task->packed, task->keys.begin / config->B_c - task->packed_block);
     pack_keys(&t, p, task, config->dtype, task->keys);
 }
 
 /* Loads the rows of all heads. Returns the keys that any row sees, in all heads the same. */
-ALWAYS_INLINE flash_range_t gather_rows(const tile_scratch_t *t, const flash_params_t *p,
+static inline flash_range_t gather_rows(const tile_scratch_t *t, const flash_params_t *p,
                                         const cpu_task_t *task, int32_t dtype, bool in_place) {
     flash_range_t keys = {0, 0};
     for (int32_t head = 0; head < task->n_heads; head++) {
@@ -155,7 +190,7 @@ ALWAYS_INLINE flash_range_t gather_rows(const tile_scratch_t *t, const flash_par
     return keys;
 }
 
-ALWAYS_INLINE void store_heads(const tile_scratch_t *t, const flash_params_t *p,
+static inline void store_heads(const tile_scratch_t *t, const flash_params_t *p,
                                const cpu_task_t *task, int32_t dtype) {
     for (int32_t head = 0; head < task->n_heads; head++) {
         const cpu_task_t head_task = task_of_head(task, head, t->d_v);
@@ -164,20 +199,18 @@ ALWAYS_INLINE void store_heads(const tile_scratch_t *t, const flash_params_t *p,
     }
 }
 
-/* Attends to the task's keys, as its way says. packs is a constant; false: keys are in place. */
-ALWAYS_INLINE void attend_blocks(tile_scratch_t *t, const flash_config_t *config,
+/* Attends to the task's keys, as its way says. */
+static inline void attend_blocks(tile_scratch_t *t, const flash_config_t *config,
                                  const flash_params_t *p, const cpu_task_t *task,
-                                 flash_range_t keys, const bool packs) {
+                                 flash_range_t keys) {
     const int32_t dtype = config->dtype, B_c = config->B_c;
     switch (task->way) {
     case CPU_WAY_SHARED:
-        if (packs)
-            attend_blocks_shared(t, p, task, B_c, keys);
+        attend_blocks_shared(t, p, task, B_c, keys);
         add_parts(t);
         break;
     case CPU_WAY_PRIVATE:
-        if (packs)
-            attend_blocks_private(t, p, task, dtype, B_c, keys);
+        attend_blocks_private(t, p, task, dtype, B_c, keys);
         add_parts(t);
         break;
     case CPU_WAY_BLOCKS:
@@ -192,31 +225,27 @@ ALWAYS_INLINE void attend_blocks(tile_scratch_t *t, const flash_config_t *config
     }
 }
 
-/* Computes the task; packs as in attend_blocks(). */
-ALWAYS_INLINE void tiled_attend(const flash_config_t *config, const flash_params_t *p,
-                                const cpu_task_t *task, void *scratch, const bool packs) {
+static inline void tiled_attend(const flash_config_t *config, const flash_params_t *p,
+                                const cpu_task_t *task, void *scratch) {
     const int32_t dtype = config->dtype;
-    const head_dims_t dims = row_dims(config, p);
     const int64_t n_rows = task->row_end - task->row_begin;
-    const bool in_place = !packs || (task->way != CPU_WAY_SHARED && task->way != CPU_WAY_PRIVATE);
+    const bool in_place = task->way != CPU_WAY_SHARED && task->way != CPU_WAY_PRIVATE;
     const int32_t columns = in_place ? min32(config->B_c, in_place_keys(task->way)) : config->B_c;
-    tile_scratch_t t = divide_scratch(scratch, cpu_scratch_rows(config->B_r, n_rows), columns, dims,
-                                      n_rows, task->n_heads);
+    tile_scratch_t t = divide_scratch(scratch, cpu_scratch_rows(config->B_r, n_rows), columns,
+                                      head_dims_of(p), n_rows, task->n_heads);
     const flash_range_t keys = gather_rows(&t, p, task, dtype, in_place);
-    attend_blocks(&t, config, p, task, keys, packs);
+    attend_blocks(&t, config, p, task, keys);
     store_heads(&t, p, task, dtype);
 }
 
-ALWAYS_INLINE void tiled_forward(const flash_config_t *config, const flash_params_t *p,
-                                 const cpu_task_t *task, void *scratch) {
-    if (task->way == CPU_WAY_PACK) {
+NEVER_INLINE void tiled_forward(const flash_config_t *config, const flash_params_t *p,
+                                const cpu_task_t *task, void *scratch) {
+    const bool scales = keys_are(config->dtype, FLASH_DTYPE_E4M3);
+    const flash_params_t scaled = scales ? e4m3_params(p) : *p;
+    if (task->way == CPU_WAY_PACK)
         tiled_pack(config, p, task, scratch);
-    } else if (config->dtype == FLASH_DTYPE_E4M3) {
-        const flash_params_t scaled = e4m3_params(p);
-        tiled_attend(config, &scaled, task, scratch, true);
-    } else {
-        tiled_attend(config, p, task, scratch, true);
-    }
+    else
+        tiled_attend(config, &scaled, task, scratch);
 }
 
 #endif

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from codegen.config import kernel_name
 from codegen.emit import generated_files, with_kernels
-from codegen.facts import Arch, Dtype
+from codegen.facts import Arch
 from codegen.output import update
 from codegen.selection import select
 from codegen.sets import ship
@@ -18,8 +18,23 @@ rows_of_ship = st.lists(st.sampled_from(ship()), min_size=1)
 kernels_of_ship = st.lists(st.sampled_from(with_kernels(ship())), min_size=1)
 
 
+# The kernels of these are one file each.
+VECTOR_FAMILIES = {
+    Arch.AVX2: "avx2",
+    Arch.AVX512: "avx512",
+    Arch.AVX512_BF16: "avx512bf16",
+    Arch.NEON: "neon",
+    Arch.NEON_BF16: "neonbf16",
+}
+
+
+def stem(config):
+    family = VECTOR_FAMILIES.get(config.arch)
+    return f"flash_fwd_{family}" if family else kernel_name(config)
+
+
 def kernel_file(config):
-    return f"kernels/{kernel_name(config)}{'.cu' if config.arch >= Arch.SM80 else '.c'}"
+    return f"kernels/{stem(config)}{'.cu' if config.arch >= Arch.SM80 else '.c'}"
 
 
 @given(rows_of_ship)
@@ -36,8 +51,9 @@ def test_every_row_has_its_short_form_and_its_file(configs):
     for config in configs:
         comment = f"/* {format_config(config)} */\n"
         assert f"    {comment}    {{{{" in files["kernel_table.c"]
-        assert files[kernel_file(config)].startswith(comment)
-        assert f"${{CMAKE_CURRENT_LIST_DIR}}/{kernel_file(config)}" in files["kernels.cmake"]
+        assert files[kernel_file(config)].count(comment) == 1
+        source = f"${{CMAKE_CURRENT_LIST_DIR}}/{kernel_file(config)}"
+        assert files["kernels.cmake"].count(source) == 1
 
 
 def test_rows_that_are_not_compiled_are_in_the_table_alone():
@@ -131,8 +147,29 @@ def test_the_build_knows_the_files_and_flags_of_each_family():
     assert "set(FLASH_KERNEL_FLAGS_AVX2 -mavx2 -mfma -mf16c)" in lines
     begin = lines.index("set(FLASH_KERNEL_SOURCES_AVX512")
     sources = lines[begin + 1 : lines.index(")", begin)]
-    assert len(sources) == len(Dtype)
-    assert all("avx512" in source for source in sources)
+    assert sources == ['    "${CMAKE_CURRENT_LIST_DIR}/kernels/flash_fwd_avx512.c"']
+
+
+def test_a_vector_familys_file_has_its_kernels_and_names_their_types():
+    rows = select("ship arch=AVX512 dtype=FP16,FP32")
+    source = generated_files(rows)["kernels/flash_fwd_avx512.c"]
+    types = "1u << FLASH_DTYPE_FP16 | \\\n     1u << FLASH_DTYPE_FP32"
+    assert source.startswith(f"#define CPU_KERNEL_TYPES \\\n    ({types})\n")
+    assert source.count('#include "cpu/avx512.h"\n') == 1
+    assert source.count("avx512_forward(&config, params, task, scratch);") == len(rows) == 2
+    assert "flash_avx512_few_rows" not in source
+
+
+@pytest.mark.parametrize("others", [[], select("ship arch=AVX512 dtype=E4M3")])
+def test_amx_has_the_few_rows_of_avx512(others):
+    """Its types are among those of the other family's file, which is there without its kernels."""
+    files = generated_files([*select("ship arch=AMX"), *others])
+    source = files["kernels/flash_fwd_avx512.c"]
+    types = ["FP16", "BF16", *(["E4M3"] if others else [])]
+    assert re.findall(r"1u << FLASH_DTYPE_(\w+)", source) == types
+    assert source.count("void flash_avx512_few_rows(") == 1
+    assert source.count("_forward(&config, params, task, scratch);") == len(others)
+    assert "kernels/flash_fwd_avx512.c" in files["kernels.cmake"]
 
 
 def snapshot(directory):
@@ -146,7 +183,7 @@ def snapshot(directory):
 def test_a_second_run_touches_nothing(tmp_path):
     files = generated_files(ship())
     first = update(tmp_path, files)
-    assert first.added == sorted(map(kernel_name, with_kernels(ship())))
+    assert first.added == sorted(set(map(stem, with_kernels(ship()))))
     before = snapshot(tmp_path)
     assert {path: text for path, (text, _) in before.items()} == files
     assert update(tmp_path, files) == ([], [])
@@ -171,9 +208,9 @@ def test_another_selection_adds_and_removes_kernels(tmp_path):
     notes.write_text("not ours")
     (tmp_path / "kernels" / "flash_other_operation_avx2.c").write_text("of an operation that left")
     changes = update(tmp_path, generated_files(avx512))
-    assert changes.added == sorted(map(kernel_name, avx512))
-    assert changes.removed == sorted([*map(kernel_name, avx2), "flash_other_operation_avx2"])
-    assert {p.stem for p in (tmp_path / "kernels").glob("*.c")} == set(map(kernel_name, avx512))
+    assert changes.added == [stem(avx512[0])]
+    assert changes.removed == [stem(avx2[0]), "flash_other_operation_avx2"]
+    assert {p.stem for p in (tmp_path / "kernels").glob("*.c")} == {stem(avx512[0])}
     assert notes.exists()
 
 

@@ -31,8 +31,8 @@ report_times() { # file of times
         { time = $1 + $2; name = $3; sub(/.*\//, "", name) }
         name == "yardstick.o" { yardstick = time; next }
         { family = "the rest" }
-        match(name, /^flash_[a-z]+_[a-z0-9]+_/) {
-            split(name, part, "_"); family = "kernels of " toupper(part[3]) }
+        match(name, /^flash_[a-z]+_[a-z0-9]+[_.]/) {
+            split(name, part, /[_.]/); family = "kernels of " toupper(part[3]) }
         { sum[family] += time; count[family]++; all += time; n++ }
         END {
             for (f in sum) printf "%8.1f s %5d files  %s\n", sum[f], count[f], f | "sort -rn"

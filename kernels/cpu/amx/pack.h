@@ -219,17 +219,14 @@ ALWAYS_INLINE void pack_walk(const amx_scratch_t *t, int32_t dtype, const keys_c
     }
 }
 
-ALWAYS_INLINE void pack_block(const amx_scratch_t *t, const flash_params_t *p,
-                              const cpu_task_t *task, int32_t dtype, flash_range_t keys,
-                              const amx_block_t *block) {
-    if (cpu_is_paged(p)) {
-        const paged_keys_t k = {p, task, cpu_kv_k(p), dtype}, v = {p, task, cpu_kv_v(p), dtype};
-        const keys_cursor_t begin = cursor_at_pages_of_both(t, &k, &v, keys);
-        pack_walk(t, dtype, &begin, block);
-    } else {
-        const keys_cursor_t begin = cursor_at_both(t, p, task, dtype, keys);
-        pack_walk(t, dtype, &begin, block);
-    }
+/* Packs a block of keys of a type, the same at each call in a file. */
+NEVER_INLINE void pack_block(const amx_scratch_t *t, const flash_params_t *p,
+                             const cpu_task_t *task, int32_t dtype, flash_range_t keys,
+                             const amx_block_t *block) {
+    const paged_keys_t k = {p, task, cpu_kv_k(p), dtype}, v = {p, task, cpu_kv_v(p), dtype};
+    const keys_cursor_t begin = cpu_is_paged(p) ? cursor_at_pages_of_both(t, &k, &v, keys)
+                                                : cursor_at_both(t, p, task, dtype, keys);
+    pack_walk(t, dtype, &begin, block);
 }
 
 #endif

@@ -72,9 +72,9 @@ typedef struct in_place_block {
 } in_place_block_t;
 
 /* Turns the scores of a block into P; the rows are those of the task's heads. */
-ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_t *p,
-                                    const cpu_task_t *task, const in_place_block_t *block,
-                                    bool all_see) {
+NEVER_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_t *p,
+                                   const cpu_task_t *task, const in_place_block_t *block,
+                                   bool all_see) {
     const softmax_block_t softmax = {p, task, block->keys, softmax_rule(p)};
     const int32_t n_keys = block->keys.end - block->keys.begin;
     const int64_t n_columns = round_up(n_keys, WORD_ELEMENTS);
@@ -131,11 +131,17 @@ ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t
     }
 }
 
+/* Does so where keys lie in one run. */
+NEVER_INLINE void attend_run(const tile_scratch_t *t, const flash_params_t *p,
+                             const cpu_task_t *task, int32_t dtype, const in_place_block_t *block) {
+    attend_in_place(t, p, task, dtype, block, false);
+}
+
 /* ---- Pages ---- */
 
 /* Attends to a block of keys of the task's one head from copies, which lie where packed keys
  * would. */
-ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p,
+static inline void attend_copy(const tile_scratch_t *t, const flash_params_t *p,
                                const cpu_task_t *task, int32_t dtype, const in_place_block_t *block,
                                const block_rows_t *rows, const block_rows_t *next, bool all_see) {
     const int64_t head_kv = task->head_kv;
@@ -156,9 +162,9 @@ ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p,
     }
 }
 
-ALWAYS_INLINE void attend_copies(const tile_scratch_t *t, const flash_params_t *p,
-                                 const cpu_task_t *task, int32_t dtype,
-                                 const in_place_block_t *block, bool all_see) {
+NEVER_INLINE void attend_copies(const tile_scratch_t *t, const flash_params_t *p,
+                                const cpu_task_t *task, int32_t dtype,
+                                const in_place_block_t *block, bool all_see) {
     const flash_range_t rest = {block->keys.end, block->end};
     const flash_range_t after = cpu_first_keys(rest, block->keys.end - block->keys.begin);
     const block_rows_t *rows = find_block_rows(p, task, block->rows, block->index, block->keys);
@@ -177,9 +183,9 @@ static inline bool page_by_page(const flash_params_t *p, flash_range_t keys, boo
            (all_see && keys.begin % STEP_UNIT == 0 && p->pages.page_size % STEP_UNIT == 0);
 }
 
-ALWAYS_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p,
-                                const cpu_task_t *task, int32_t dtype,
-                                const in_place_block_t *block) {
+NEVER_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p,
+                               const cpu_task_t *task, int32_t dtype,
+                               const in_place_block_t *block) {
     const bool all_see = rows_see(t, block->keys);
     if (page_by_page(p, block->keys, all_see))
         attend_in_place(t, p, task, dtype, block, true);
@@ -190,7 +196,7 @@ ALWAYS_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p
 /* ---- Latent tokens ---- */
 
 /* Attends to a block of decoded keys of the task's one head. `after` are the keys that follow. */
-ALWAYS_INLINE void attend_decoded(const tile_scratch_t *t, const flash_params_t *p,
+static inline void attend_decoded(const tile_scratch_t *t, const flash_params_t *p,
                                   const cpu_task_t *task, const in_place_block_t *block,
                                   flash_range_t after) {
     const flash_range_t keys = block->keys;
@@ -201,8 +207,8 @@ ALWAYS_INLINE void attend_decoded(const tile_scratch_t *t, const flash_params_t 
     accumulate_in_place(t, FLASH_DTYPE_FP32, &decoded, keys, all_see);
 }
 
-ALWAYS_INLINE void attend_latent(const tile_scratch_t *t, const flash_params_t *p,
-                                 const cpu_task_t *task, const in_place_block_t *block) {
+NEVER_INLINE void attend_latent(const tile_scratch_t *t, const flash_params_t *p,
+                                const cpu_task_t *task, const in_place_block_t *block) {
     const flash_range_t rest = {block->keys.end, block->end};
     const flash_range_t after = cpu_first_keys(rest, block->keys.end - block->keys.begin);
     for (int32_t head = 0; head < task->n_heads; head++) {
@@ -215,7 +221,9 @@ ALWAYS_INLINE void attend_latent(const tile_scratch_t *t, const flash_params_t *
 /* ---- All keys ---- */
 
 /* Brings the columns of O from the order of pairs.h into their own, at the end. */
-ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
+static inline void sort_columns(const tile_scratch_t *t, int32_t dtype) {
+    if (pairs_are_sorted(dtype))
+        return;
     for (int64_t row = 0; row < t->n_rows; row++) {
         for (int64_t i = 0; t->d_v - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
             float *o = t->o + row * t->d_v_pad + i;
@@ -228,11 +236,38 @@ ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
     }
 }
 
+/* Attends to a block of keys, unless a mask hides it. */
+static inline void attend_block_in_place(const tile_scratch_t *t, const flash_params_t *p,
+                                         const cpu_task_t *task, int32_t dtype,
+                                         const in_place_block_t *block) {
+    if (skips_block(t, p, task, block->keys))
+        return;
+    if (keys_are(dtype, FLASH_DTYPE_LATENT_E4M3))
+        attend_latent(t, p, task, block);
+    else if (cpu_is_paged(p))
+        attend_pages(t, p, task, dtype, block);
+    else
+        attend_run(t, p, task, dtype, block);
+}
+
+/* Does so for heads number head ... head + n - 1 of the task. */
+static inline void attend_block_of_heads(const tile_scratch_t *t, const flash_params_t *p,
+                                         const cpu_task_t *task, int32_t dtype,
+                                         const in_place_block_t *block, int32_t head, int32_t n) {
+    if (n == task->n_heads) {
+        attend_block_in_place(t, p, task, dtype, block);
+        return;
+    }
+    const cpu_task_t part = task_of_heads(task, head, n, t->d_v);
+    const tile_scratch_t rows = rows_of_heads(t, head, n);
+    attend_block_in_place(&rows, p, &part, dtype, block);
+}
+
 /* Attends to all keys, block by block. Each block is read for all heads, some of them together,
  * before the next one: where heads lie side by side, that is near the order of memory. */
-ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t *p,
-                                   const cpu_task_t *task, int32_t dtype, int32_t B_c,
-                                   flash_range_t keys) {
+NEVER_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t *p,
+                                  const cpu_task_t *task, int32_t dtype, int32_t B_c,
+                                  flash_range_t keys) {
     const int32_t block_keys = min32(B_c, in_place_keys(task->way));
     const int64_t bytes = step_bytes(task->way, dtype, t->head_rows);
     const int32_t most = (int32_t)heads_together(t, bytes, task->n_heads, dtype);
@@ -246,19 +281,9 @@ ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t
     start_block_rows(&rows_of_blocks);
     while (keys.begin < keys.end) {
         block.keys = cpu_first_keys(keys, block_keys);
-        for (int32_t head = 0; head < task->n_heads; head += most) {
-            const int32_t n = min32(most, task->n_heads - head);
-            const cpu_task_t part = task_of_heads(task, head, n, t->d_v);
-            const tile_scratch_t rows = rows_of_heads(t, head, n);
-            if (skips_block(&rows, p, &part, block.keys))
-                continue;
-            if (dtype == FLASH_DTYPE_LATENT_E4M3)
-                attend_latent(&rows, p, &part, &block);
-            else if (cpu_is_paged(p))
-                attend_pages(&rows, p, &part, dtype, &block);
-            else
-                attend_in_place(&rows, p, &part, dtype, &block, false);
-        }
+        for (int32_t head = 0; head < task->n_heads; head += most)
+            attend_block_of_heads(t, p, task, dtype, &block, head,
+                                  min32(most, task->n_heads - head));
         end_block(t, block.keys, PART_KEYS_IN_PLACE);
         keys.begin = block.keys.end;
         block.index++;

@@ -76,7 +76,7 @@ ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const
 #endif
 
 /* Adds P V of keys begin ... end - 1 of those that each row of a tile sees, row by row. */
-ALWAYS_INLINE void accumulate_rows(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
+static inline void accumulate_rows(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                    flash_range_t step, flash_range_t part, int64_t row, int rows) {
     for (int64_t r = row; r < row + rows; r++) {
         const flash_range_t seen = row_columns(t, step, r);
@@ -103,8 +103,8 @@ ALWAYS_INLINE void accumulate_seen(const tile_scratch_t *t, int32_t dtype, const
 }
 
 /* Adds P V of a step of keys to all rows of all heads. */
-ALWAYS_INLINE void accumulate_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
-                                       flash_range_t step, bool all_see) {
+NEVER_INLINE void accumulate_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
+                                      flash_range_t step, bool all_see) {
     const int64_t rows = even_part(t->head_rows, TILE_ROWS);
     const flash_range_t all = {0, step.end - step.begin};
     for (int64_t row = 0; row < t->head_rows; row += rows) {

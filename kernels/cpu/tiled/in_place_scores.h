@@ -8,6 +8,7 @@
 #include "cpu/tiled/in_place.h"
 #include "cpu/tiled/pairs.h"
 #include "cpu/tiled/scratch.h"
+#include "cpu/tiled/types.h"
 #include "cpu/tiled/words.h"
 
 #include <string.h>
@@ -233,14 +234,14 @@ NEVER_INLINE void score_e4m3(const tile_scratch_t *t, const in_place_t *k, int32
 ALWAYS_INLINE void score_rows(const tile_scratch_t *t, int32_t dtype, const in_place_t *k,
                               int32_t n_keys) {
     DTYPES_KNOWN(5); /* LATENT_E4M3 is decoded before */
-    if (dtype == FLASH_DTYPE_FP32)
+    if (keys_are(dtype, FLASH_DTYPE_FP32))
         score_fp32(t, k, n_keys);
-    else if (dtype == FLASH_DTYPE_FP16)
+    else if (keys_are(dtype, FLASH_DTYPE_FP16))
         score_fp16(t, k, n_keys);
-    else if (dtype == FLASH_DTYPE_E4M3)
-        score_e4m3(t, k, n_keys);
-    else
+    else if (keys_are(dtype, FLASH_DTYPE_BF16))
         score_bf16(t, k, n_keys);
+    else if (keys_are(dtype, FLASH_DTYPE_E4M3))
+        score_e4m3(t, k, n_keys);
 }
 
 #endif

@@ -10,6 +10,7 @@
 #include "cpu/tiled/prefetch_part.h"
 #include "cpu/tiled/scratch.h"
 #include "cpu/tiled/slice.h"
+#include "cpu/tiled/types.h"
 #include "cpu/tiled/words.h"
 
 _Static_assert(TILE_ROWS == 6 && (TILE_VECS == 2 || TILE_VECS == 4), "one case for each below");
@@ -179,14 +180,14 @@ ALWAYS_INLINE void accumulate_words_in_place(const tile_scratch_t *t, int32_t dt
                                              const in_place_t *v, int64_t n, int64_t row,
                                              int rows) {
     DTYPES_KNOWN(5); /* LATENT_E4M3 is decoded before */
-    if (dtype == FLASH_DTYPE_FP32)
+    if (keys_are(dtype, FLASH_DTYPE_FP32))
         values_fp32(t, v, n, row, rows);
-    else if (dtype == FLASH_DTYPE_FP16)
+    else if (keys_are(dtype, FLASH_DTYPE_FP16))
         values_fp16(t, v, n, row, rows);
-    else if (dtype == FLASH_DTYPE_E4M3)
-        values_e4m3(t, v, n, row, rows);
-    else
+    else if (keys_are(dtype, FLASH_DTYPE_BF16))
         values_bf16(t, v, n, row, rows);
+    else if (keys_are(dtype, FLASH_DTYPE_E4M3))
+        values_e4m3(t, v, n, row, rows);
 }
 
 #endif

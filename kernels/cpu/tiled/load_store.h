@@ -11,6 +11,7 @@
 #include "cpu/tiled/pairs.h"
 #include "cpu/tiled/scratch.h"
 #include "cpu/tiled/softmax.h"
+#include "cpu/tiled/types.h"
 #include "cpu/vector.h"
 
 #include <math.h>
@@ -54,65 +55,66 @@ ALWAYS_INLINE void gather_words(const tile_scratch_t *t, int32_t dtype, const vo
         vec_store(FLASH_DTYPE_FP32, q + i, words_load(dtype, row, i * WORD_ELEMENTS, t->d));
 }
 
-/* Loads rows of Q of the keys' type. in_place: they will be multiplied by keys in place, otherwise
- * by packed ones. Both are words where the instruction set multiplies pairs. */
-ALWAYS_INLINE void gather_q_as_keys(const tile_scratch_t *t, const flash_params_t *p,
-                                    const cpu_task_t *task, int32_t dtype, bool in_place) {
+/* Loads rows of Q of 16 bits, of a type that is a constant at each call. paired: they will be
+ * multiplied by keys in place of that type. Where the instruction set multiplies pairs, all rows
+ * are words. */
+ALWAYS_INLINE void gather_q_of(const tile_scratch_t *t, const flash_params_t *p,
+                               const cpu_task_t *task, int32_t dtype, bool paired) {
     row_cursor_t rows = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), prefetch = rows;
     for (int64_t r = 0; r < PREFETCH_QUERIES; r++)
         prefetch_next(&prefetch);
     for (int64_t r = 0; r < t->n_rows; r++) {
         const char *row = cursor_next(&rows);
         prefetch_next(&prefetch);
-        if (in_place && !VEC_DOTS_BF16)
+        if (paired && !VEC_DOTS_BF16)
             gather_paired(t, dtype, row, t->q + r * t->d_pad);
         else
             gather_words(t, dtype, row, t->q + r * t->d_pad);
     }
 }
 
-/* Loads rows of fp32 for keys of another type. paired: their columns come into the order in which
+NEVER_INLINE void gather_fp16(const tile_scratch_t *t, const flash_params_t *p,
+                              const cpu_task_t *task, bool paired) {
+    gather_q_of(t, p, task, FLASH_DTYPE_FP16, paired);
+}
+
+NEVER_INLINE void gather_bf16(const tile_scratch_t *t, const flash_params_t *p,
+                              const cpu_task_t *task, bool paired) {
+    gather_q_of(t, p, task, FLASH_DTYPE_BF16, paired);
+}
+
+/* Loads rows of fp32 for keys of any type. paired: their columns come into the order in which
  * load_pair() leaves those of keys. */
-NEVER_INLINE void gather_q_fp32(const tile_scratch_t *t, const flash_params_t *p,
-                                const cpu_task_t *task, int32_t dtype, bool paired) {
+NEVER_INLINE void gather_fp32(const tile_scratch_t *t, const flash_params_t *p,
+                              const cpu_task_t *task, int32_t dtype, bool paired) {
     row_cursor_t rows = cursor_at_rows(p, task, FLASH_DTYPE_FP32, t->d, p->q, &p->q_stride);
+    row_cursor_t prefetch = rows;
+    for (int64_t r = 0; r < PREFETCH_QUERIES; r++)
+        prefetch_next(&prefetch);
     for (int64_t r = 0; r < t->n_rows; r++) {
         float *q = t->q + r * t->d_pad;
         memcpy(q, cursor_next(&rows), (size_t)t->d * sizeof *q);
         memset(q + t->d, 0, (size_t)(t->d_pad - t->d) * sizeof *q);
+        prefetch_next(&prefetch);
         for (int64_t i = 0; paired && t->d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH)
             order_as_pair(dtype, q + i);
     }
 }
 
-/* Says whether keys of the type go with Q and O of any type, and are multiplied in fp32. */
-ALWAYS_INLINE bool is_of_8_bits(int32_t dtype) {
-    return dtype == FLASH_DTYPE_E4M3 || dtype == FLASH_DTYPE_LATENT_E4M3;
-}
-
-/* Loads rows of Q for keys of 8 bits, which keep their own order, in place and packed. */
-ALWAYS_INLINE void gather_q_for_8_bits(const tile_scratch_t *t, const flash_params_t *p,
-                                       const cpu_task_t *task, int32_t dtype) {
-    if (p->q_dtype == FLASH_DTYPE_FP16)
-        gather_q_as_keys(t, p, task, FLASH_DTYPE_FP16, false);
-    else if (p->q_dtype == FLASH_DTYPE_BF16)
-        gather_q_as_keys(t, p, task, FLASH_DTYPE_BF16, false);
-    else
-        gather_q_fp32(t, p, task, dtype, false);
-    if (dtype == FLASH_DTYPE_E4M3)
-        e4m3_scale_q(t, p, task);
-}
-
-/* Loads rows of Q of a type that goes with keys of dtype; in_place as in gather_q_as_keys().
- * Families that multiply pairs of bf16 have no rows of fp32 (codegen/facts.py). */
-ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
+/* Loads rows of Q of a type that goes with keys of dtype. in_place: keys are in place, otherwise
+ * packed; those of 8 bits keep their own order in both. Families that multiply pairs of bf16 have
+ * no rows of fp32 (codegen/facts.py). */
+static inline void gather_q(const tile_scratch_t *t, const flash_params_t *p,
                             const cpu_task_t *task, int32_t dtype, bool in_place) {
-    if (is_of_8_bits(dtype))
-        gather_q_for_8_bits(t, p, task, dtype);
-    else if (p->q_dtype == dtype)
-        gather_q_as_keys(t, p, task, dtype, in_place);
-    else if (!VEC_DOTS_BF16 && p->q_dtype == FLASH_DTYPE_FP32)
-        gather_q_fp32(t, p, task, dtype, in_place);
+    const bool paired = in_place && !pairs_are_sorted(dtype);
+    if (rows_are(p->q_dtype, FLASH_DTYPE_FP16))
+        gather_fp16(t, p, task, paired && p->q_dtype == dtype);
+    else if (rows_are(p->q_dtype, FLASH_DTYPE_BF16))
+        gather_bf16(t, p, task, paired && p->q_dtype == dtype);
+    else if (!VEC_DOTS_BF16)
+        gather_fp32(t, p, task, dtype, paired);
+    if (keys_are(dtype, FLASH_DTYPE_E4M3))
+        e4m3_scale_q(t, p, task);
 }
 
 static inline void start_rows(const tile_scratch_t *t) {
@@ -183,31 +185,44 @@ static inline destination_t destination_of(const tile_scratch_t *t, const flash_
     return o;
 }
 
-/* Stores a row of O of fp32, or of a type that goes with keys of dtype. */
-ALWAYS_INLINE void store_row_as(const tile_scratch_t *t, int32_t dtype, int64_t row, float sum,
-                                const destination_t *to) {
-    const bool any = is_of_8_bits(dtype);
-    if (to->dtype == FLASH_DTYPE_FP32)
-        store_row(t, FLASH_DTYPE_FP32, row, sum, to->data, to->index);
-    else if (to->dtype == FLASH_DTYPE_FP16 && (any || dtype == FLASH_DTYPE_FP16))
-        store_row(t, FLASH_DTYPE_FP16, row, sum, to->data, to->index);
-    else if (to->dtype == FLASH_DTYPE_BF16 && (any || dtype == FLASH_DTYPE_BF16))
-        store_row(t, FLASH_DTYPE_BF16, row, sum, to->data, to->index);
+NEVER_INLINE void store_fp32(const tile_scratch_t *t, int64_t row, float sum, void *o,
+                             int64_t index) {
+    store_row(t, FLASH_DTYPE_FP32, row, sum, o, index);
 }
 
-ALWAYS_INLINE void store_rows(const tile_scratch_t *t, const flash_params_t *p,
+NEVER_INLINE void store_fp16(const tile_scratch_t *t, int64_t row, float sum, void *o,
+                             int64_t index) {
+    store_row(t, FLASH_DTYPE_FP16, row, sum, o, index);
+}
+
+NEVER_INLINE void store_bf16(const tile_scratch_t *t, int64_t row, float sum, void *o,
+                             int64_t index) {
+    store_row(t, FLASH_DTYPE_BF16, row, sum, o, index);
+}
+
+static inline void store_row_to(const tile_scratch_t *t, int64_t row, float sum,
+                                const destination_t *to) {
+    if (rows_are(to->dtype, FLASH_DTYPE_FP32))
+        store_fp32(t, row, sum, to->data, to->index);
+    else if (rows_are(to->dtype, FLASH_DTYPE_FP16))
+        store_fp16(t, row, sum, to->data, to->index);
+    else if (rows_are(to->dtype, FLASH_DTYPE_BF16))
+        store_bf16(t, row, sum, to->data, to->index);
+}
+
+static inline void store_rows(const tile_scratch_t *t, const flash_params_t *p,
                               const cpu_task_t *task, int32_t dtype) {
     const softmax_rule_t rule = softmax_rule(p);
     const float unit = rule.rewrites ? 1 : rule.softmax_scale;
     cpu_row_t r = cpu_row(p, task, 0);
-    if (dtype == FLASH_DTYPE_E4M3)
+    if (keys_are(dtype, FLASH_DTYPE_E4M3))
         e4m3_scale_o(t, p, task);
     for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
         const float reference = t->reference[row] * unit, sink = cpu_row_sink(p, task, r);
         const float weights = vec_reduce_add(vec_load(FLASH_DTYPE_FP32, t->sum + row * 16));
         const float sum = sum_of_scaled(weights, reference);
         const destination_t to = destination_of(t, p, task, row, r);
-        store_row_as(t, dtype, row, sum_with_sink(sum, sink, reference), &to);
+        store_row_to(t, row, sum_with_sink(sum, sink, reference), &to);
         if (cpu_wants_lse(p, task))
             cpu_store_lse(p, task, row, r, row_lse(reference, sum));
     }

@@ -11,6 +11,7 @@
 #include "cpu/convert.h"
 #include "cpu/vector.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 ALWAYS_INLINE void load_pair(int32_t dtype, const void *from, vec_t pair[2]) {
@@ -64,6 +65,11 @@ ALWAYS_INLINE vec_t load_word(int32_t dtype, const char *row, int64_t stride, in
     (void)stride;
     return n < VEC_WIDTH ? vec_load_first(dtype, row, n) : vec_load(dtype, row);
 #endif
+}
+
+/* Says whether that is the elements' own order. */
+ALWAYS_INLINE bool pairs_are_sorted(int32_t dtype) {
+    return !VEC_DOTS_BF16 && !(VEC_SPLITS_BF16 && dtype == FLASH_DTYPE_BF16);
 }
 
 /* Brings a pair from that order to the elements' own. */
