@@ -590,6 +590,8 @@ static void use_cuda(call_t *c) {
       "slot_mapping[4] is 9223372036854775807")                                                    \
     X(beyond_the_pages, (c->used[0] = 10, c->table[2] = 3), INVALID,                               \
       "new token 2 of sequence 0 would be its key 12: the cache holds 12 keys")                    \
+    X(beyond_the_bound_of_pages, (c->used[0] = 9, c->table[2] = 3, c->args.seqlen_k = 11),         \
+      INVALID, "new token 2 of sequence 0 would be its key 11: the cache holds 11 keys")           \
     X(beyond_31_bits,                                                                              \
       (c->paging.page_table_stride = INT32_MAX, c->args.batch = 1, c->used[0] = INT32_MAX),        \
       INVALID, "would be its key 2147483647: the cache holds 2147483647 keys")                     \

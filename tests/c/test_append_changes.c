@@ -256,6 +256,9 @@ enum { FAR = 1 << 29 };
     X(ends_beside_slots, use_slots, fill(arrays.ends, BATCH + 1, 0, FAR))                          \
     X(used_far, use_nothing, fill(arrays.used, BATCH, FAR, FAR))                                   \
     X(used_extreme, use_nothing, fill(arrays.used, BATCH, INT32_MAX, 0))                           \
+    X(used_at_the_end, use_nothing, fill(arrays.used, BATCH, N_IDS *PAGE_SIZE - 1, 0))             \
+    X(used_at_the_end_of_a_contiguous_cache, use_contiguous,                                       \
+      fill(arrays.used, BATCH, N_CACHE / BATCH / ROW - 1, 0))                                      \
     X(used_negative, use_nothing, fill(arrays.used, BATCH, -1, -FAR))                              \
     X(used_in_a_contiguous_cache, use_contiguous, fill(arrays.used, BATCH, -FAR, FAR))             \
     X(used_in_places, use_places, fill(arrays.used, BATCH, -FAR, FAR))                             \

@@ -237,6 +237,16 @@ def test_sinks_of_other_types_and_strides(way: str) -> None:
             assert torch.equal(torch_ops.flash_combine(o[None], lse[None], sinks=x), merged)
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_partial_lse_that_are_one_number_each_are_merged(n: int) -> None:
+    """The C API takes strides of 0 along all axes but the first for those of contiguous ones."""
+    o = torch.randn(n, 2, 5, 4, 8)
+    lse = torch.randn(n, 1, 1, 1).expand(n, 2, 4, 5)
+    expected = torch_ops.flash_combine(o, lse.contiguous(), return_lse=True)
+    for found, right in zip(torch_ops.flash_combine(o, lse, return_lse=True), expected):
+        assert torch.equal(found, right)
+
+
 def test_partial_results_merge_in_place() -> None:
     o, lse = torch.randn(2, 1, 5, 4, 8), torch.randn(2, 1, 4, 5)
     expected = torch_ops.flash_combine(o, lse, return_lse=True)

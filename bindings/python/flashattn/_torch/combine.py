@@ -42,6 +42,8 @@ def _combine(
     if lse_partial.shape != (n_partials, batch, n_heads, seqlen_q):
         raise Unsound
     check_lse(lse_partial)
+    if not any(lse_partial.stride()[1:]):
+        lse_partial = lse_partial.contiguous()  # the C API takes such strides for contiguous ones
     if sinks is not None:
         sinks = placement.sinks(sinks, n_heads, index)
     out, lse = _outputs(o_partial, outputs, index)
