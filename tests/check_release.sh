@@ -51,7 +51,7 @@ COMMANDS=(
         cc tests/consumers/main.c -o /tmp/program $(pkg-config --cflags --libs flashattn) &&
         /tmp/program && apt-get purge -y "libflashattn*" || exit; done'
     'for folder in build/releases/*/; do
-        rm -rf /tmp/venv && python3 -m venv /tmp/venv && /tmp/venv/bin/pip install --quiet $folder*.whl &&
+        rm -rf /tmp/venv && python3 -m venv /tmp/venv && /tmp/venv/bin/pip install --quiet "$(echo $folder*.whl)[cli]" &&
         (cd /tmp && venv/bin/python -m flashattn check) || exit; done'
 )
 exec tests/fresh_machine.sh --work "$WORK" "${OPTIONS[@]}" "${COMMANDS[@]//$'\n'/ }"
