@@ -60,6 +60,7 @@ def links(path: Path) -> list[str]:
 
 def leads_somewhere(path: Path, link: str) -> bool:
     name, _, anchor = unquote(link).partition("#")
+    name = name.partition("?")[0]
     target = (path.parent / name).resolve() if name else path.resolve()
     if not target.exists():
         return False

@@ -1,20 +1,21 @@
 # shellcheck shell=bash
-# Builds the reference of the APIs: C and C++ by doxygen from the headers, Python by pdoc from the
-# docstrings. Neither needs the library, nor torch.
+# Builds a site of the guides and the references of the APIs: C and C++ from the headers, which
+# doxygen reads, Python from the docstrings. It needs neither the library nor torch, and no network.
 
-build_reference() {
-    rm -rf build/docs
-    mkdir -p build/docs
+build_site() {
+    rm -rf build/docs build/docs-headers
+    mkdir -p build/docs-headers
     doxygen docs/reference/Doxyfile
-    PYTHONPATH=$BINDINGS "$PYTHON" docs/reference/build_python.py build/docs/python
-    cp docs/reference/index.html build/docs
+    "$PYTHON" -m sphinx -q -W --keep-going -j auto -c docs/reference -d build/docs-pages -b html \
+        . build/docs
+    cp build/docs/README.html build/docs/index.html
     find build/docs -name '*.html' -exec "$PYTHON" tests/dev/check_links.py {} +
 }
 
 docs() {
     install_packages "${DOCS_NEEDS[@]}"
     install_requirements docs/requirements.txt
-    run_logged "reference" "$LOGS/docs.log" build_reference
+    run_logged "site" "$LOGS/docs.log" build_site
     [ "$STATUS" -eq 0 ] || exit "$STATUS"
     echo "build/docs/index.html"
 }

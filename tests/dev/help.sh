@@ -22,7 +22,8 @@ usage: ./dev COMMAND
   release [-DNAME=VALUE...]
                      make the source archive of the last commit, and of it wheels and Debian
                      packages, in build/releases: the same bytes each time
-  docs               build the reference of the C, C++ and Python APIs into build/docs
+  docs               build a site of the guides and the references of the C, C++ and Python APIs
+                     into build/docs
   format             format C, CUDA and Python in place
   manifest           record the kernels of an installed library in codegen/ship.manifest
   abi-baseline       record the binary interface in tests/abi

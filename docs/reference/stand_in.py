@@ -1,10 +1,5 @@
-"""Builds the reference of the Python API from the docstrings, by pdoc:
-
-    PYTHONPATH=bindings/python python3 docs/reference/build_python.py FOLDER
-
-pdoc imports what it describes. Modules that need torch get a stand-in for it, since torch is too
-large to install for a page: its types are classes without anything in them, and everything else of
-it can be called, and does nothing.
+"""Stands in for torch while docstrings are read, since torch is too large to install for a page.
+Its types are classes without anything in them. Everything else can be called, and does nothing.
 """
 
 from __future__ import annotations
@@ -12,23 +7,9 @@ from __future__ import annotations
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest.mock import MagicMock
-
-import pdoc
-
-MODULES = (
-    "flashattn",
-    "flashattn.torch_ops",
-    "flashattn.sdpa",
-    "flashattn.hf",
-    "flashattn.compat",
-    "flashattn.compat.fa2",
-    "flashattn.compat.fa3",
-    "flashattn.compat.bert_padding",
-)
 
 
 class StandIn(ModuleType):
@@ -59,11 +40,5 @@ class Finder(MetaPathFinder, Loader):
         pass
 
 
-def main(folder: Path) -> None:
+def install() -> None:
     sys.meta_path.insert(0, Finder())
-    pdoc.render.configure(template_directory=Path(__file__).parent / "pdoc")
-    pdoc.pdoc(*MODULES, output_directory=folder)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
