@@ -69,7 +69,7 @@ abi_baseline() {
 }
 
 c_sources() {
-    find include src kernels tests examples -name '*.[ch]' -o -name '*.hpp' -o -name '*.cc' \
+    find include src kernels bindings tests examples -name '*.[ch]' -o -name '*.hpp' -o -name '*.cc' \
         -o -name '*.cu' -o -name '*.cuh'
 }
 

@@ -5,7 +5,6 @@ problem, layout and type, padded, ragged, in pages, by the functions and by the 
 from __future__ import annotations
 
 import itertools
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -231,7 +230,7 @@ def test_sinks_of_other_types_and_strides(way: str) -> None:
     expected = flashattn.flash_attn_func(q, k, v, sinks=sinks)
     merged = flashattn.flash_combine(o[None], lse[None], sinks=sinks)
     spread = torch.stack((sinks, sinks + 1), 1)[:, 0]
-    with torch.no_grad(), Recorded() if way == "operator" else nullcontext():
+    with torch.no_grad(), torch_calls.entered(way):
         for x in (sinks.bfloat16(), sinks.double(), spread, torch.nn.Parameter(sinks)):
             assert torch.equal(torch_ops.flash_attn_func(q, k, v, sinks=x), expected)
             assert torch.equal(torch_ops.flash_combine(o[None], lse[None], sinks=x), merged)

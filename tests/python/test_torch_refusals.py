@@ -13,10 +13,11 @@ torch = pytest.importorskip("torch")
 
 import flashattn  # noqa: E402
 from flashattn import _abi, torch_ops  # noqa: E402
-from torch_calls import WAYS, Recorded  # noqa: E402
+from torch_calls import Recorded  # noqa: E402
 
 ops = torch.ops.flashattn
-every_way = pytest.mark.parametrize("way", WAYS)
+# The extension refuses nothing: what it does not serve goes the way without it.
+every_way = pytest.mark.parametrize("way", ["function", "operator"])
 LENGTHS = torch.tensor([7, 3], dtype=torch.int32)
 TABLE = torch.tensor([[0, 1], [2, 3]], dtype=torch.int32)
 CU_SEQLENS = torch.tensor([0, 4, 10], dtype=torch.int32)

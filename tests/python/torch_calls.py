@@ -4,18 +4,20 @@ layouts, guards and NaN around inputs are those of memory.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from flashattn import torch_ops
-from flashattn._torch import registration
+from flashattn._torch import extension, registration
 from memory import Guarded, dtype_of
 from problems import AttentionProblem, make_inputs
 
-WAYS = ("function", "operator")
+# By the extension where it is there, without it, and through torch's dispatcher.
+WAYS = ("function", "ctypes", "operator")
 _HIDDEN = {"bfloat16": torch.bfloat16, "float8_e4m3fn": torch.float8_e4m3fn}
 
 
@@ -61,7 +63,7 @@ def run(
     inputs: list[np.ndarray] | None = None,
     pages: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (O, LSE) of one call, by the functions or by the operators. Outputs are guarded.
+    """Returns (O, LSE) of one call, in one of WAYS. Outputs are guarded.
 
     inputs, pages    as make_pages() returns them, where K and V lie in pages
     """
@@ -71,15 +73,36 @@ def run(
     o = Guarded((*q.shape[:-1], v.shape[-1]), dtype_of(p.types[2]), p.layouts[3])
     lse = Guarded((*q.shape[:-3], q.shape[-2], q.shape[-3]), np.float32)
     options.update(out=to_tensor(o.array), lse=to_tensor(lse.array))
+    if way == "function":
+        options["out_dtype"] = None  # which out tells, and the extension does not take
     call(q, k, v, way, options)
     return o.take(), lse.take()
 
 
 def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, way: str, options: dict) -> Any:
-    """Calls the function, or the operator beneath it, that the options belong to."""
+    """Calls the function that the options belong to."""
+    with entered(way):
+        return _call(q, k, v, options)
+
+
+def entered(way: str) -> AbstractContextManager:
+    """Returns a context in which functions of torch_ops go this way."""
     if way == "operator":
-        with Recorded():
-            return call(q, k, v, "function", options)
+        return Recorded()
+    return without_extension() if way == "ctypes" else nullcontext()
+
+
+@contextmanager
+def without_extension() -> Iterator[None]:
+    kept = extension.forward, extension.append
+    extension.forward = extension.append = None
+    try:
+        yield
+    finally:
+        extension.forward, extension.append = kept
+
+
+def _call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict) -> Any:
     if options["cu_seqlens_q"] is None and options["cu_seqlens_k"] is None:
         padded = {n: x for n, x in options.items() if not n.startswith(("cu_", "max_"))}
         return torch_ops.flash_attn_func(q, k, v, **padded)

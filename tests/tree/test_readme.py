@@ -66,7 +66,9 @@ def test_the_variables_are_those_of_the_header() -> None:
     header = (ROOT / "include/flashattn.h").read_text()
     listed = found(r"(?m)^ \*   (FLASHATTN_[A-Z_]+) ", header)
     page = (ROOT / "docs/environment.md").read_text()
-    assert found(r"\| `(FLASHATTN_[A-Z_]+)", page) == sorted([*listed, "FLASHATTN_LIBRARY"])
+    assert found(r"\| `(FLASHATTN_[A-Z_]+)", page) == sorted(
+        [*listed, "FLASHATTN_EXTENSION", "FLASHATTN_LIBRARY"]
+    )
 
 
 # ---- Coming from flash-attn ----

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._torch import append_operator, direct, foreign
+from ._torch import append_operator, direct, extension, foreign
 from ._torch.append import append
 from ._torch.arguments import (
     NEW_O,
@@ -82,12 +82,22 @@ def flash_attn_func(
     flashattn::fwd otherwise.
     """
     left, right = window_size
+    has_bias = not alibi_slopes is attn_mask is mask_bits is mask_keys is None
+    if not has_bias and out_dtype is None and extension.forward and not direct.is_compiled():
+        found = extension.forward(
+            q, k, v, softmax_scale, causal, left, right, attention_chunk, softcap, batch_invariant,
+            n_multiprocessors, sinks, seqused_q, seqused_k, leftpad_k, k_descale, v_descale, None,
+            None, None, None, page_table, v_page_table, page_indptr, page_rows, out, lse,
+            return_lse,
+        )  # fmt: skip
+        if found is not None:
+            return _noted(found, out, lse)
     scales = used = pages = bias = None
     if not page_table is v_page_table is page_indptr is page_rows is None:
         pages = page_table, v_page_table, page_indptr, page_rows
     if k_descale is not None or v_descale is not None:
         scales = k_descale, v_descale = _scales_of(k_descale, v_descale, q, None, k)
-    if not alibi_slopes is attn_mask is mask_bits is mask_keys is None:
+    if has_bias:
         bias = alibi_slopes, attn_mask, mask_bits, mask_keys
     outputs = _outputs(out, lse, return_lse, out_dtype)
     if direct.is_possible(q, k, v):
@@ -149,12 +159,22 @@ def flash_attn_varlen_func(
     tensors, as in flash_attn_func above. Where torch records operators, it records
     flashattn::varlen_fwd."""
     left, right = window_size
+    has_bias = not alibi_slopes is attn_mask is mask_bits is mask_keys is None
+    if not has_bias and out_dtype is None and extension.forward and not direct.is_compiled():
+        found = extension.forward(
+            q, k, v, softmax_scale, causal, left, right, attention_chunk, softcap, batch_invariant,
+            n_multiprocessors, sinks, seqused_q, seqused_k, leftpad_k, k_descale, v_descale,
+            cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, page_table, v_page_table,
+            page_indptr, page_rows, out, lse, return_lse,
+        )  # fmt: skip
+        if found is not None:
+            return _noted(found, out, lse)
     scales = used = pages = bias = None
     if not page_table is v_page_table is page_indptr is page_rows is None:
         pages = page_table, v_page_table, page_indptr, page_rows
     if k_descale is not None or v_descale is not None:
         scales = k_descale, v_descale = _scales_of(k_descale, v_descale, q, cu_seqlens_q, k)
-    if not alibi_slopes is attn_mask is mask_bits is mask_keys is None:
+    if has_bias:
         bias = alibi_slopes, attn_mask, mask_bits, mask_keys
     outputs = _outputs(out, lse, return_lse, out_dtype)
     ragged = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
@@ -229,6 +249,16 @@ def flash_kv_append(
     tensors = k_new, v_new, k_cache, v_cache, q
     if q is not None and q_out is None and _shape_of(q):
         q_out = torch.empty(*q.shape, dtype=q.dtype, device=q.device)
+    if extension.append and not direct.is_compiled():
+        is_done = extension.append(
+            k_new, v_new, k_cache, v_cache, seqused_k, seqused_k_out, slot_mapping, cu_seqlens_new,
+            page_table, v_page_table, page_indptr, page_rows, k_descale, v_descale, q, q_out,
+            cu_seqlens_q, rotary_cos, rotary_sin, rotary_interleaved, rotary_positions,
+            rotary_start, rotary_q_at_start,
+        )  # fmt: skip
+        if is_done:
+            note_written(k_cache, v_cache, seqused_k_out, q_out)
+            return q_out
     if k_descale is not None or v_descale is not None:
         k_descale, v_descale = _scales_of(k_descale, v_descale, k_new, cu_seqlens_new, k_new)
     places = seqused_k, seqused_k_out, slot_mapping
@@ -255,6 +285,13 @@ def flash_kv_append(
     foreign.refuse(**{name: arguments[i] for i, name in append_operator.TENSORS})
     append_operator.OPERATOR(*arguments)
     return q_out
+
+
+def _noted(found: Any, *written: Tensor | None) -> Any:
+    """Returns what the extension found, after it has written to these."""
+    if not written[0] is written[1] is None:
+        note_written(*written)
+    return found
 
 
 def _outputs(

@@ -14,6 +14,7 @@ append_operator  registers the operator that appends
 derivatives      refuses tensors that need a derivative
 foreign          refuses what is no tensor, and sparse and nested tensors
 direct           decides whether a call may pass the operators by
+extension        loads the extension, which makes calls of plain tensors faster
 
 Importing a module of this package imports torch.
 """

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-_is_compiled = torch.compiler.is_dynamo_compiling
-_QUESTIONS = tuple(
+is_compiled = torch.compiler.is_dynamo_compiling
+QUESTIONS = tuple(
     getattr(torch._C, name, None)
     for name in (
         "_len_torch_dispatch_stack",
@@ -23,14 +23,14 @@ _QUESTIONS = tuple(
         "_is_any_autocast_enabled",
     )
 )
-_IS_KNOWN = None not in _QUESTIONS and hasattr(forward_ad, "_current_level")
-_n_modes, _is_transformed, _is_traced, _is_autocast = _QUESTIONS
+IS_KNOWN = None not in QUESTIONS and hasattr(forward_ad, "_current_level")
+_n_modes, _is_transformed, _is_traced, _is_autocast = QUESTIONS
 
 
 def is_possible(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Returns whether a call with these tensors may go to the library directly. combine(), which
     has only two tensors, passes the second one twice."""
-    if _is_compiled() or not _IS_KNOWN:
+    if is_compiled() or not IS_KNOWN:
         return False
     if _n_modes() or _is_transformed() or _is_autocast() or _is_traced():
         return False

@@ -15,6 +15,7 @@ from typing import Any, Union
 import torch
 from torch import Tensor
 
+from . import _quick
 from ._arguments import (
     contiguous_rows,
     ends_of,
@@ -53,6 +54,11 @@ def flash_attn_func(
                        joins the score of query i and key j
     return_attn_probs  also return LSE, float32 [batch, n_heads, seqlen_q], and an empty S_dmask
     """
+    if dropout_p == 0 and alibi_slopes is None and _quick.is_possible():
+        mask = softmax_scale, causal, window_size, softcap, 0
+        found = _quick.attend(q, k, v, mask, return_attn_probs)
+        if found is not None and k.shape == v.shape:
+            return _result(found)
     _refuse(dropout_p, q=q, k=k, v=v, alibi_slopes=alibi_slopes)
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
     refuse_other_v(k, v)
@@ -254,6 +260,14 @@ def flash_attn_with_kvcache(
     block_table         [batch, pages] int32: the pages of each sequence, in order
     return_softmax_lse  also return LSE, float32 [batch, n_heads, seqlen_q]
     """
+    if cache_batch_idx is cache_leftpad is alibi_slopes is None and _quick.is_possible():
+        mask = softmax_scale, causal, window_size, softcap, 0
+        rotary = rotary_cos, rotary_sin, rotary_interleaved
+        found = _quick.step(
+            q, k_cache, v_cache, k, v, rotary, cache_seqlens, block_table, mask, return_softmax_lse
+        )
+        if found is not None:
+            return _result(found)[:2] if return_softmax_lse else found
     refuse_foreign(
         q=q,
         k_cache=k_cache,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import torch_ops
+from . import _quick
 from ._arguments import (
     contiguous_rows,
     ends_of,
@@ -62,6 +63,12 @@ def flash_attn_func(
     attention_chunk    keys of a chunk: a query sees only those of its own; 0: none
     return_attn_probs  also return LSE, float32 [batch, n_heads, seqlen_q]
     """
+    is_plain = qv is q_descale is k_descale is v_descale is None and sm_margin == 0
+    if is_plain and _quick.is_possible():
+        mask = softmax_scale, causal, window_size, softcap, attention_chunk
+        found = _quick.attend(q, k, v, mask, return_attn_probs)
+        if found is not None:
+            return found
     refuse(qv=qv)
     refuse_foreign(q=q, k=k, v=v, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     q, scales = decoded_query(q, k, q_descale, k_descale, v_descale)
@@ -236,6 +243,18 @@ def flash_attn_with_kvcache(
     return_softmax_lse  return (O, LSE, and two empty tensors in the place of partial results); LSE
                         is float32 [batch, n_heads, seqlen_q], or [n_heads, total_q]
     """
+    has_scales = not q_descale is k_descale is v_descale is None
+    has_order = not cache_batch_idx is cache_leftpad is rotary_seqlens is None
+    is_ragged = not cu_seqlens_q is cu_seqlens_k_new is None
+    is_plain = qv is None and sm_margin == 0 and not (has_scales or has_order or is_ragged)
+    if is_plain and _quick.is_possible():
+        mask = softmax_scale, causal, window_size, softcap, attention_chunk
+        rotary = rotary_cos, rotary_sin, rotary_interleaved
+        found = _quick.step(
+            q, k_cache, v_cache, k, v, rotary, cache_seqlens, page_table, mask, return_softmax_lse
+        )
+        if found is not None:
+            return _with_partials(found) if return_softmax_lse else found
     refuse_foreign(
         q=q,
         k_cache=k_cache,
@@ -281,10 +300,7 @@ def flash_attn_with_kvcache(
         **multiprocessors(q, sm_margin),
         **scales,
     )
-    if not return_softmax_lse:
-        return found
-    out, lse = found
-    return out, lse, lse.new_empty(0), lse.new_empty(0)
+    return _with_partials(found) if return_softmax_lse else found
 
 
 def flash_attn_combine(
@@ -341,6 +357,11 @@ def get_scheduler_metadata(
     """Returns an empty int32 tensor on the device of cache_seqlens: kernels here plan for
     themselves, and scheduler_metadata is ignored where it is passed on."""
     return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)
+
+
+def _with_partials(found: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    out, lse = found
+    return out, lse, lse.new_empty(0), lse.new_empty(0)
 
 
 def _unpacked(qkv: Tensor, num_heads_q: int | None) -> tuple[Tensor, ...]:

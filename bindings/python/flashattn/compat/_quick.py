@@ -1,0 +1,124 @@
+"""This module makes the plain calls, which most programs make in most steps, by the extension.
+
+Each function returns None for a call that it does not serve: the caller then takes the long way,
+which serves all others, and says what is wrong with a call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import torch_ops
+from .._torch import direct, extension
+from .._torch.registration import note_written
+
+# A mask holds softmax_scale, causal, window_size, softcap, attention_chunk, as flash-attn has them.
+Mask = tuple[Any, bool, tuple[int, int], float, int]
+
+
+def is_possible() -> bool:
+    """Returns whether the extension is there, and no compiler looks at the call."""
+    return extension.forward is not None and not direct.is_compiled()
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    return_lse: bool,
+    lengths: Tensor | None = None,
+    table: Tensor | None = None,
+) -> Any:
+    """Returns O of padded q, k and v, or of a cache with these lengths, or (O, LSE)."""
+    scale, causal, (left, right), softcap, chunk = mask
+    return extension.forward(
+        q, k, v, scale, causal, max(left, -1), max(right, -1), max(chunk, 0), max(softcap, 0.0),
+        False, 0, None, None, lengths, None, None, None, None, None, None, None, table, None, None,
+        None, None, None, return_lse,
+    )  # fmt: skip
+
+
+def step(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
+    rotary: tuple[Tensor | None, Tensor | None, bool],
+    lengths: Any,
+    table: Tensor | None,
+    mask: Mask,
+    return_lse: bool,
+) -> Any:
+    """Returns O of q over a cache of entries in order, or in pages, as attend() does, after new
+    tokens k and v, if there are any, were written to it. rotary holds cos, sin, interleaved."""
+    if not type(q) is type(k_cache) is type(v_cache) is type(lengths) is Tensor:
+        return None
+    if table is None and k_cache.shape[0] != q.shape[0]:
+        return None
+    if k is v is rotary[0] is rotary[1] is None:
+        return attend(q, k_cache, v_cache, mask, return_lse, lengths, table)
+    if not type(k) is type(v) is Tensor:
+        return None
+    after = torch.empty_like(lengths)
+    q = _append(q, k_cache, v_cache, k, v, rotary, (lengths, after), table, mask)
+    if q is None:
+        return None
+    scale, causal, (left, right), softcap, chunk = mask
+    return torch_ops.flash_attn_func(
+        q,
+        k_cache,
+        v_cache,
+        softmax_scale=scale,
+        causal=bool(causal),
+        window_size=(max(left, -1), max(right, -1)),
+        attention_chunk=max(chunk, 0),
+        softcap=max(softcap, 0.0),
+        seqused_k=after,
+        page_table=table,
+        return_lse=return_lse,
+    )
+
+
+def _append(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rotary: tuple[Tensor | None, Tensor | None, bool],
+    lengths: tuple[Tensor, Tensor],
+    table: Tensor | None,
+    mask: Mask,
+) -> Tensor | None:
+    """Returns q, turned if there is a rotary embedding, after new tokens have been written. lengths
+    holds those before and a tensor for those after."""
+    if k.dtype is not k_cache.dtype or v.dtype is not v_cache.dtype or k.dtype.itemsize == 1:
+        return None
+    if k_cache.shape[-1] != v_cache.shape[-1]:
+        return None
+    cos, sin, interleaved = rotary
+    q_in = q_out = None
+    if cos is not None:
+        if type(cos) is not Tensor or cos.shape[0] < _capacity(k_cache, table):
+            return None
+        q_in, q_out = q, torch.empty_like(q)
+    _, causal, window, _, chunk = mask
+    has_window = window[0] >= 0 or window[1] >= 0
+    at_start = not (causal or has_window or chunk > 0)
+    is_done = extension.append(
+        k, v, k_cache, v_cache, *lengths, None, None, table, None, None, None, None, None, q_in,
+        q_out, None, cos, sin, interleaved, None, None, at_start,
+    )  # fmt: skip
+    if not is_done:
+        return None
+    note_written(k_cache, v_cache)
+    return q if q_out is None else q_out
+
+
+def _capacity(k_cache: Tensor, table: Tensor | None) -> int:
+    return k_cache.shape[1] * (1 if table is None else table.shape[-1])
