@@ -3,7 +3,7 @@
 # doxygen reads, Python from the docstrings. It needs neither the library nor torch, and no network.
 
 build_site() {
-    rm -rf build/docs build/docs-headers
+    rm -rf build/docs build/docs-headers build/docs-pages
     mkdir -p build/docs-headers
     doxygen docs/reference/Doxyfile
     "$PYTHON" -m sphinx -q -W --keep-going -j auto -c docs/reference -d build/docs-pages -b html \
