@@ -242,6 +242,9 @@ static void an_empty_batch_needs_nothing(void **state) {
     c->args.seqused_k_out = NULL;
     c->args.k.data = c->args.v.data = c->args.k_new.data = NULL;
     assert_success(flash_kv_append(&c->args, NULL));
+    c->args.cu_seqlens_new = c->args.cu_seqlens_q = c->ends; /* no token is of a sequence */
+    c->args.k_new.data = c->k_new;
+    assert_success(flash_kv_append(&c->args, NULL));
     assert_memory_equal(&c->out, &c->before, sizeof c->out);
     free(c);
 }

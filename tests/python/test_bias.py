@@ -282,3 +282,16 @@ def test_what_joins_nothing_changes_little() -> None:
         o, lse = call(q, k, v, **options)
         seen = np.isfinite(plain[1])
         np.testing.assert_allclose(lse[seen], plain[1][seen], rtol=1e-5, atol=1e-5)
+
+
+def test_a_ragged_batch_of_single_queries_has_a_row_for_each() -> None:
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((3, 1, 2, 16)).astype(np.float32)
+    k, v = rng.standard_normal((2, 3, 9, 2, 16)).astype(np.float32)
+    mask = rng.standard_normal((3, 9)).astype(np.float32)
+    expected = flashattn.flash_attn_func(q, k, v, attn_mask=mask.reshape(3, 1, 1, 9))
+    ends = np.arange(4, dtype=np.int32)
+    found = flashattn.flash_attn_varlen_func(
+        q[:, 0], k, v, attn_mask=mask, cu_seqlens_q=ends, max_seqlen_q=1
+    )
+    assert (found == expected[:, 0]).all()

@@ -144,6 +144,43 @@ def test_trace_prints_each_choice_once() -> None:
     assert "features none:" in lines[0] and "features causal:" in lines[1]
 
 
+# Options of a call, and the features that a kernel must have for it.
+FEATURES = {
+    "": "none",
+    "causal=True": "causal",
+    "window_size=(1, 0)": "window",
+    "attention_chunk=2": "window",
+    "softcap=4.0": "softcap",
+    "seqused_q=np.array([3], np.int32)": "varlen",
+    "leftpad_k=np.array([1], np.int32)": "varlen",
+    "alibi_slopes=np.ones(2, np.float32)": "bias",
+    "attn_mask=np.zeros((4, 4), np.float32)": "bias",
+    "mask_bits=np.ones((4, 1), np.uint32)": "bias",
+}
+PAGED = """
+for page_size in (1, 4):
+    pages = np.ones((4 // page_size, page_size, 2, 16), np.float32)
+    table = np.arange(4 // page_size, dtype=np.int32)[None]
+    length = np.array([4], np.int32)
+    flashattn.flash_attn_func(q, pages, pages, page_table=table, seqused_k=length)
+"""
+
+
+def _traced_features(code: str) -> list[str]:
+    result = run_python("-c", CALL + code, FLASHATTN_TRACE="1")
+    return [line.split(" features ")[1].split(":")[0] for line in result.stderr.splitlines()]
+
+
+@pytest.mark.parametrize("options", FEATURES)
+def test_a_problem_needs_the_features_of_its_options(options: str) -> None:
+    assert _traced_features(f"call({options})") == [FEATURES[options]]
+
+
+def test_pages_of_any_size_are_a_feature() -> None:
+    assert _traced_features(PAGED.replace("(1, 4)", "(1,)")) == ["varlen+paged"]
+    assert _traced_features(PAGED.replace("(1, 4)", "(4,)")) == ["varlen+paged"]
+
+
 @pytest.mark.parametrize("isa", ["amx", "neon_bf16", "NEON", "avx2", "reference"])
 def test_the_reason_names_a_family_that_the_processor_lacks(isa: str) -> None:
     result = run_python("-c", CALL + "call()", FLASHATTN_TRACE="1", FLASHATTN_CPU_ISA=isa)

@@ -341,6 +341,12 @@ SPOILED = {
         _set(k_stride_seq=576, v_stride_seq=576), "k.stride_seq is 576: a token of .* has 656 bytes"
     ),
     "entries overlap": Spoiled(_set(k_stride_batch=655), "k.stride_batch is 655: a token"),
+    "one entry's tokens overlap": Spoiled(
+        _set(batch=1, k_stride_seq=576, v_stride_seq=576), "k.stride_seq is 576: a token"
+    ),
+    "heads overlap": Spoiled(
+        _set(n_heads_kv=2, k_stride_head=655, v_stride_head=655), "k.stride_head is 655: a token"
+    ),
     "other strides": Spoiled(_set(v_stride_seq=672), "v is not k: with FLASH_DTYPE_LATENT_E4M3"),
     "another v": Spoiled(_set(v_dtype=_abi.FLASH_DTYPE_E4M3), "k.dtype is 5 and v.dtype is 4",
                          _abi.FLASH_ERROR_UNSUPPORTED),

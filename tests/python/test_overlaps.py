@@ -169,3 +169,13 @@ def test_the_last_word_of_bits_counts_whole(n_keys: int, is_apart: bool) -> None
     mask.stride_batch = mask.stride_head = mask.stride_query = mask.stride_key = 0
     call.point("mask.data", call.arrays["o"].ctypes.data - 4)
     assert (call.run() == 0) == is_apart, last_error()
+
+
+def test_positions_of_queries_alone_are_apart_from_what_is_written() -> None:
+    call = CALLS["appended_to_slots"]()
+    positions = call.arrays["rotary.positions"]
+    call.args.seqlen_new = 0
+    assert call.run() == 0, last_error()
+    call.point("q_out", positions.ctypes.data + positions.nbytes - 4)
+    words = ["q_out overlaps rotary.positions"]
+    assert_refused(call.run(), _abi.FLASH_ERROR_INVALID_ARGUMENT, words)
