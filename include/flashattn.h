@@ -988,8 +988,8 @@ typedef struct flash_combine_args {
     int64_t lse_partial_stride_seq;
 
     /* [batch, seqlen_q, n_heads, d_head]; must not overlap lse. It may be one of the partial
-     * results, merged in place: the same pointer, strides and type. Any other overlap is refused,
-     * with listed partial results only where the lists are in memory of the host. */
+     * results, merged in place: the same pointer, strides and type. Any other overlap is not
+     * allowed; in lists it is looked for only where they are in memory of the host. */
     flash_tensor_t o;
     float *lse; /**< [batch, n_heads, seqlen_q]; NULL: not wanted; may be one of the partial LSE,
                    likewise */
