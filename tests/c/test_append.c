@@ -593,6 +593,10 @@ static void use_cuda(call_t *c) {
       "slot_mapping[4] is 9223372036854775807")                                                    \
     X(beyond_the_pages, (c->used[0] = 10, c->table[2] = 3), INVALID,                               \
       "new token 2 of sequence 0 would be its key 12: the cache holds 12 keys")                    \
+    X(elements_of_a_token, (c->args.n_heads_kv = 1 << 16, c->args.d_head = 1 << 14), INVALID,      \
+      "n_heads_kv is 65536 and d_head 16384: twice their product, K and V of a token, is more")    \
+    X(elements_of_a_query, c->args.n_heads = 1 << 27, INVALID,                                     \
+      "n_heads is 134217728 and d_head 8: twice their product")                                    \
     X(beyond_the_bound_of_pages, (c->used[0] = 9, c->table[2] = 3, c->args.seqlen_k = 11),         \
       INVALID, "new token 2 of sequence 0 would be its key 11: the cache holds 11 keys")           \
     X(beyond_31_bits,                                                                              \

@@ -487,6 +487,10 @@ def test_the_binding_refuses_what_cannot_be_appended() -> None:
     ):
         table = np.zeros((4, 32), np.float32)
         append(x, None, cache, None, rotary_cos=table, rotary_sin=table, **options)
+    with pytest.raises(
+        NotImplementedError, match="rotary is given, and k.dtype is FLASH_DTYPE_LAT"
+    ):
+        append(x, None, cache, None, q=x, rotary_cos=table, rotary_sin=table, **options)
     with pytest.raises(ValueError, match="quant.k_scale is given, and k.dtype is 5"):
         append(x, None, cache, None, k_descale=1.0, **options)
     with pytest.raises(ValueError, match="k_cache is uint8: not float16"):
