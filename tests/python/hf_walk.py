@@ -19,6 +19,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -30,6 +31,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: 
 
 NAMES = "flashattn", "libfa"
 LENGTHS, SEQLEN, N_NEW, VOCABULARY = (21, 13, 6), 21, 6, 128
+SIDES, CACHES = ("none", "left", "right"), ("dynamic", "static")
 TOLERANCE = 1e-3
 PARAMETERS_MAX = 30_000_000
 
@@ -165,23 +167,34 @@ def ids_of(seed: int) -> torch.Tensor:
     return torch.randint(3, VOCABULARY, (len(LENGTHS), SEQLEN), generator=generator)
 
 
-def inputs_of(model: torch.nn.Module, side: str) -> dict[str, torch.Tensor]:
-    """Returns what the model reads: text, an image or sound."""
-    config, generator = model.config, torch.Generator().manual_seed(2)
-    name = model.main_input_name
+Inputs = dict[str, torch.Tensor]
+
+
+def inputs_of(config: transformers.PreTrainedConfig, name: str, side: str) -> list[Inputs]:
+    """Returns what the model of this main_input_name may read, the likeliest first; nothing for
+    padding that it does not know."""
+    text = {"input_ids": ids_of(0), "attention_mask": padding_of(side)}
+    if config.is_encoder_decoder:
+        text["decoder_input_ids"] = ids_of(1)
+    generator = torch.Generator().manual_seed(2)
+
+    def numbers(*shape: int) -> torch.Tensor:
+        return torch.randn(len(LENGTHS), *shape, generator=generator)
+
+    vision = getattr(config, "vision_config", config)
+    size = getattr(vision, "image_size", None) or 32
+    height, width = (size, size) if isinstance(size, int) else size
+    image = {"pixel_values": numbers(getattr(vision, "num_channels", 3), height, width)}
     if name == "input_ids":
-        inputs = {"input_ids": ids_of(0), "attention_mask": padding_of(side)}
-        if config.is_encoder_decoder:
-            inputs["decoder_input_ids"] = ids_of(1)
-        return inputs
+        return [text, {**text, **image}]
     if side != "none":
-        return {}
+        return []
     if name == "pixel_values":
-        size = getattr(config, "image_size", 32)
-        height, width = (size, size) if isinstance(size, int) else size
-        shape = (3, getattr(config, "num_channels", 3), height, width)
-        return {name: torch.randn(shape, generator=generator)}
-    raise ValueError(f"the model reads {name}")
+        return [image, {**text, **image}]
+    bins = getattr(config, "num_mel_bins", 80)
+    decoder = {"decoder_input_ids": ids_of(1)} if config.is_encoder_decoder else {}
+    shapes = {"input_values": [(4000,)], "input_features": [(64, bins), (bins, 64), (bins, 3000)]}
+    return [{name: numbers(*shape), **decoder} for shape in shapes.get(name, [])]
 
 
 def _first_tensor(output: Any) -> torch.Tensor:
@@ -191,27 +204,27 @@ def _first_tensor(output: Any) -> torch.Tensor:
     return output[0]
 
 
-Runs = dict[str, Callable[[], torch.Tensor]]
+Run = Callable[[], torch.Tensor]
 
 
-def runs_of(model: torch.nn.Module) -> Runs:
-    """Returns functions that compute what is compared, by names."""
+def runs_of(model: torch.nn.Module) -> dict[str, list[Run]]:
+    """Returns functions that compute what is compared, by names: one for each kind of inputs that
+    the model may read."""
 
-    def forward(side: str) -> torch.Tensor:
-        inputs = inputs_of(model, side)
+    def forward(inputs: Inputs) -> torch.Tensor:
+        torch.manual_seed(0)  # some models draw numbers
         found = _first_tensor(model(**inputs))
         is_of_tokens = found.shape[:2] == (len(LENGTHS), SEQLEN) and "attention_mask" in inputs
         if is_of_tokens and not model.config.is_encoder_decoder:
             return found[inputs["attention_mask"].bool()]
+        if not is_of_tokens and bool((inputs.get("attention_mask", torch.ones(1)) == 0).any()):
+            raise ValueError("what comes out may be of a token that is padding")
         return found
 
-    def generate(cache: str) -> torch.Tensor:
-        options = {} if cache == "dynamic" else {"cache_implementation": cache}
-        inputs = inputs_of(model, "left")
-        inputs.pop("decoder_input_ids", None)
+    def generate(inputs: Inputs, cache: str) -> torch.Tensor:
         found = model.generate(
-            **inputs,
-            **options,
+            **{name: x for name, x in inputs.items() if name != "decoder_input_ids"},
+            **({} if cache == "dynamic" else {"cache_implementation": cache}),
             max_new_tokens=N_NEW,
             min_new_tokens=N_NEW,
             do_sample=False,
@@ -221,10 +234,13 @@ def runs_of(model: torch.nn.Module) -> Runs:
         )
         return torch.stack(found.logits, 1)
 
-    sides = ("none", "left", "right") if inputs_of(model, "left") else ("none",)
-    runs: Runs = {side: lambda side=side: forward(side) for side in sides}
-    if len(sides) > 1 and model.can_generate():
-        runs.update({x: lambda x=x: generate(x) for x in ("dynamic", "static")})
+    def kinds(side: str) -> list[Inputs]:
+        return inputs_of(model.config, model.main_input_name, side)
+
+    runs = {side: [partial(forward, x) for x in kinds(side)] for side in SIDES}
+    if model.can_generate():
+        for cache in CACHES:
+            runs[cache] = [partial(generate, x, cache) for x in kinds("left") or kinds("none")]
     return runs
 
 
@@ -264,17 +280,21 @@ def walk(model_type: str) -> dict[str, str]:
     eager attention cannot do is left out."""
     try:
         model = model_of(tiny(model_type), auto_of(model_type))
-        runs = runs_of(model)
     except Exception as error:
         return {"model": f"not built: {_line(error)}"}
-    expected: dict[str, torch.Tensor] = {}
-    first_error = ""
-    for run, compute in runs.items():
-        try:
-            expected[run] = compute()
-        except Exception as error:
-            first_error = first_error or f"{run}: {_line(error)}"
-    if not any(x.isfinite().all() for x in expected.values()):
+    runs: dict[str, tuple[Run, torch.Tensor]] = {}
+    first_error = f"it reads {model.main_input_name}"
+    for where, kinds in runs_of(model).items():
+        for run in kinds:
+            try:
+                expected = run()
+            except Exception as error:
+                first_error = f"{where}: {_line(error)}"
+                continue
+            if expected.isfinite().all():
+                runs[where] = run, expected
+                break
+    if not runs:
         return {"model": f"not run: {first_error}"}
     found = {}
     for name in NAMES:
@@ -284,8 +304,8 @@ def walk(model_type: str) -> dict[str, str]:
             found[name] = f"refused: {_line(error)}"
             continue
         with counted_calls() as calls:
-            for run, wanted in expected.items():
-                found[f"{name} {run}"] = _compared(runs[run], wanted)
+            for where, (run, expected) in runs.items():
+                found[f"{name} {where}"] = _compared(run, expected)
         if not calls:  # the model's attention is its own
             found = {name: "no call"}
     return found
@@ -307,9 +327,9 @@ def counted_calls() -> Iterator[list[int]]:
         mapping.update(originals)
 
 
-def _compared(compute: Callable[[], torch.Tensor], expected: torch.Tensor) -> str:
+def _compared(run: Run, expected: torch.Tensor) -> str:
     try:
-        found = compute()
+        found = run()
     except NotImplementedError as error:
         return f"refused: {_line(error)}"
     except Exception as error:

@@ -99,6 +99,8 @@ def padding(side: str) -> torch.Tensor:
         mask[0, :5] = 0
     elif side == "right":
         mask[0, -5:] = 0
+    elif side == "between":
+        mask[0, 3:6] = 0
     return mask
 
 
@@ -153,6 +155,35 @@ def test_a_name_without_flash_uses_public_interfaces_alone(name: str) -> None:
             assert torch.equal(found, expected[1])
     finally:
         flashattn.hf.unregister("libfa")
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+@pytest.mark.parametrize("side", ["left", "between"])
+def test_steps_of_a_static_cache_are_one_graph(name: str, side: str) -> None:
+    """Padding between tokens makes the mask an array."""
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> object:
+        graphs.append([node.target for node in graph.graph.nodes if node.op == "call_function"])
+        return graph.forward
+
+    config = transformers.CompileConfig(fullgraph=True, backend=backend, mode=None)
+    config._compile_all_devices = True
+    model, mask = decoder(name), padding(side)
+    expected = generated(model, mask, disable_compile=True, cache_implementation="static")
+    flashattn.hf.register(WITHOUT_FLASH)  # transformers takes fullgraph from names with "flash"
+    try:
+        model.set_attn_implementation(WITHOUT_FLASH)
+        torch._dynamo.reset()
+        found = generated(model, mask, compile_config=config, cache_implementation="static")
+    finally:
+        flashattn.hf.unregister(WITHOUT_FLASH)
+    assert torch.equal(found, expected)
+    attention = torch.ops.flashattn.fwd.default
+    n_layers = model.config.num_hidden_layers
+    assert graphs and all(graph.count(attention) == n_layers for graph in graphs)
+    # torch compiles again for the second value of a number, which transformers keeps for windows.
+    assert len(graphs) <= 2
 
 
 def test_a_chat_continues_from_its_cache() -> None:
@@ -496,7 +527,7 @@ def test_refusals() -> None:
         ({"sinks": torch.zeros(1, 2, 4, 1)}, "sinks is given: .* differ from query to query"),
         ({"position_bias": torch.zeros(1)}, "position_bias is given"),
         ({"dropout": 0.1}, r"dropout is 0.1: there is none, call model.eval\(\)"),
-        ({"output_attentions": True}, "output_attentions is True"),
+        ({"output_attentions": True}, "output_attentions is given"),
         (
             {"attention_mask": torch.tensor([[True, False, True, True]]), "sliding_window": 2},
             "padding between the tokens",

@@ -22,7 +22,10 @@ _REFUSED = {
     "position_bias": "a bias added to the scores",
     "indices": "keys chosen for each query",
     "block_indices": "blocks of keys chosen for each query",
+    "output_attentions": "attention weights, which are never formed",
 }
+_NO_LENGTHS = (None, None)
+_float32 = torch.float32
 
 
 def attention(
@@ -60,28 +63,55 @@ def attention(
     Raises NotImplementedError for dropout, gradients, attention weights, and arguments that change
     the result in a way that the library cannot compute.
     """
-    if dropout or kwargs:
+    is_traced = torch.compiler.is_compiling()
+    if is_traced and not _is_traceable(attention_mask):
+        return _outside_of_graphs(
+            module, query, key, value, attention_mask, dropout, scaling, sliding_window, softcap,
+            is_causal, s_aux, **kwargs,
+        )  # fmt: skip
+    if is_traced or dropout or not _REFUSED.keys().isdisjoint(kwargs):
         _refuse(dropout, kwargs)
-    refuse_gradients(query=query, key=key, value=value)
-    options = {"softmax_scale": scaling, "softcap": softcap or 0.0, "sinks": s_aux}
-    if query.dtype is torch.float32 or key.dtype is torch.float32:
+    if torch.is_grad_enabled():
+        refuse_gradients(query=query, key=key, value=value)
+    if query.dtype is _float32 or key.dtype is _float32 or value.dtype is _float32:
         query, key, value = map(_as_in_autocast, (query, key, value))
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     if not q.stride(3) == k.stride(3) == v.stride(3) == 1:
         q, k, v = map(contiguous_rows, (q, k, v))
     if type(attention_mask) is PatternMask:
         plan = attention_mask.plan
-        if plan is not None and plan.fits(query, key):
-            return plan.attend(q, k, v, options, kwargs), None
-        attention_mask = _elements_of(attention_mask, query, key)
+        if plan is None or not plan.fits(query, key):
+            attention_mask = _elements_of(attention_mask, query, key)
+        elif plan.is_traceable:  # most calls, for which every function more would count
+            used, leftpad = plan.lengths or _NO_LENGTHS
+            out = flash_attn_func(
+                q, k, v, softmax_scale=scaling, causal=plan.options["causal"],
+                window_size=plan.options["window_size"], softcap=softcap or 0.0, sinks=s_aux,
+                seqused_k=used, leftpad_k=leftpad,
+            )  # fmt: skip
+            return out, None
+    options = {"softmax_scale": scaling, "softcap": softcap or 0.0, "sinks": s_aux}
+    if type(attention_mask) is PatternMask:
+        return attention_mask.plan.attend(q, k, v, options, kwargs), None
     if attention_mask is not None and attention_mask.ndim == 4:
         mask = attention_mask[..., : key.shape[2]]
         return flash_attn_func(q, k, v, attn_mask=mask, **options), None
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
-    side = -1 if sliding_window is None else sliding_window - 1
+    side = -1 if sliding_window is None else max(sliding_window - 1, -1)
     options.update(causal=bool(is_causal), window_size=(side, side))
     return _attend(q, k, v, attention_mask, kwargs, options), None
+
+
+_outside_of_graphs = torch.compiler.disable(attention)
+
+
+def _is_traceable(mask: Tensor | None) -> bool:
+    """Returns whether attention with this mask can be part of a compiled graph: the host need not
+    look at what is on the device."""
+    if type(mask) is PatternMask:
+        return mask.plan is not None and mask.plan.is_traceable
+    return mask is not None and mask.ndim == 4
 
 
 def _elements_of(mask: PatternMask, query: Tensor, key: Tensor) -> Tensor:
@@ -175,12 +205,8 @@ def _refuse(dropout: float, kwargs: dict[str, Any]) -> None:
     if dropout != 0:
         raise NotImplementedError(f"dropout is {dropout}: there is none, call model.eval()")
     for name, meaning in _REFUSED.items():
-        if kwargs.get(name) is not None:
+        value = kwargs.get(name)
+        if value is not None and value is not False:
             raise NotImplementedError(
                 f"{name} is given: libflashattn has not {meaning}; use attn_implementation='eager'"
             )
-    if kwargs.get("output_attentions"):
-        raise NotImplementedError(
-            "output_attentions is True: attention weights are never formed; use "
-            "attn_implementation='eager'"
-        )

@@ -10,6 +10,7 @@ Otherwise it is an array, attn_mask of the library.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -46,11 +47,10 @@ def mask_of(
     if isinstance(attention_mask, PatternMask):
         return attention_mask  # generate() makes the mask of a static cache before the model does
     return _mask_of(
-        Sizes(batch_size, q_length, kv_length, q_offset, kv_offset),
+        Sizes(batch_size, q_length, kv_length, q_offset, kv_offset, device),
         mask_function,
         attention_mask,
         use_vmap,
-        device,
     )
 
 
@@ -60,7 +60,6 @@ def _mask_of(
     mask_function: Callable[..., Any],
     tokens: Tensor | None,
     use_vmap: bool,
-    device: torch.device | str,
 ) -> Tensor:
     pattern = None if use_vmap else Pattern.of(mask_function)
     sizes = settled(sizes, pattern)
@@ -72,27 +71,19 @@ def _mask_of(
             sizes.batch,
             sizes.q_length,
             sizes.kv_length,
-            _first_query(sizes, plan),
+            sizes.q_offset,
             sizes.kv_offset,
             mask_function,
             tokens,
             allow_is_causal_skip=False,
             use_vmap=use_vmap,
-            device=device,
+            device=sizes.device,
         )
 
     if plan is None:
         return elements()
     shape = (sizes.batch, 1, sizes.q_length, sizes.kv_length)
-    return PatternMask(shape, device, plan, elements)
-
-
-def _first_query(sizes: Sizes, plan: Plan | None) -> int | Tensor:
-    """Returns the position of the first query. A static cache adds to its own count when it gets
-    the keys."""
-    if plan is None or plan.lengths is None:
-        return sizes.q_offset
-    return plan.lengths[0][0] + (sizes.kv_offset - 1)
+    return PatternMask(shape, sizes.device, plan, elements)
 
 
 class PatternMask(Tensor):
@@ -106,16 +97,34 @@ class PatternMask(Tensor):
 
     plan: Plan | None
 
+    __torch_function__ = torch._C._disabled_torch_function_impl  # __torch_dispatch__ sees it all
+
     @staticmethod
     def __new__(
         cls,
         shape: tuple[int, ...],
         device: torch.device | str,
-        plan: Plan,
-        make: Callable[[], Tensor],
+        plan: Plan | None,
+        make: Callable[[], Tensor] | None,
     ) -> PatternMask:
         mask = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
         mask.plan, mask._make, mask._elements = plan, make, None
+        mask.anchor = _anchor(mask.device)
+        return mask
+
+    # To compilers the mask is an input of a class of tensors that they know by these two. They look
+    # at the plan as an attribute of the input, and the tensor says no more than the device.
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["anchor"], None
+
+    @staticmethod
+    def __tensor_unflatten__(
+        tensors: dict[str, Tensor], context: None, size: Any, stride: Any
+    ) -> PatternMask:
+        anchor = tensors["anchor"]
+        mask = PatternMask(size, anchor.device, None, None)
+        mask.anchor = anchor
         return mask
 
     @property
@@ -138,3 +147,8 @@ class PatternMask(Tensor):
 
         args, kwargs = tree_map_only(PatternMask, elements_of, (args, kwargs or {}))
         return func(*args, **kwargs)
+
+
+@cache
+def _anchor(device: torch.device) -> Tensor:
+    return torch.empty(0, dtype=torch.bool, device=device)

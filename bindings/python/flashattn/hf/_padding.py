@@ -20,7 +20,7 @@ class Padding:
     mask            bool: which keys are tokens
     starts          the first token of each sequence, 0 where there is none
     lengths         the number of tokens of each sequence
-    device_lengths  the same as int32 [batch], on the mask's device
+    device_starts, device_lengths   the same as int32 [batch], on the mask's device
     has_gaps        a sequence has padding between its tokens
     is_left         no token of a sequence has padding after it
     """
@@ -30,6 +30,7 @@ class Padding:
         n_keys = self.mask.shape[1]
         ints = self.mask.to(torch.int32)
         first, last = ints.argmax(1), n_keys - 1 - ints.flip(1).argmax(1)
+        self.device_starts = first.to(torch.int32)
         self.device_lengths = ints.sum(1, dtype=torch.int32)
         gaps = (self.device_lengths > 0) & (last - first + 1 != self.device_lengths)
         facts = torch.stack((first, self.device_lengths.long(), gaps.long())).tolist()
