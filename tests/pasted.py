@@ -39,7 +39,7 @@ NOT_PASTED = {
     r"\./dev bench|flashattn bench --runs|examples/chat": "takes minutes of an idle machine",
     r"pip install transformers": "takes gigabytes",
     r"pip install \. ": "is pip install '.[cli]' with less",
-    r"torch_calls\.py": "needs torch",
+    r"torch_calls\.py|hf_walk\.py": "needs torch, which takes gigabytes",
     r"test_kernels": "a developer's build has it: the step unit of ./dev test",
     r"codegen --list": "tests/codegen runs it",
     r'FLASH_KERNELS="ship': "builds take minutes, and the tests make others of a few rows",
