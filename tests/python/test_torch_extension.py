@@ -77,6 +77,8 @@ SERVED = {
     "fa2.flash_attn_with_kvcache": ["append", "forward"],
     "fa3.flash_attn_with_kvcache": ["append", "forward"],
     "fa3.flash_attn_with_kvcache, ragged": ["append", "forward"],
+    "fa2.flash_attn_with_kvcache, plain": ["append", "forward"],
+    "fa3.flash_attn_with_kvcache, plain": ["append", "forward"],
     "fa3.flash_attn_combine": [],
 }
 
@@ -230,14 +232,14 @@ def test_a_wrong_number_of_arguments_is_refused() -> None:
 @is_there
 def test_references_are_given_back() -> None:
     q, k, v = torch.randn(3, 2, 5, 4, 8)
-    watched = (q, k, v, torch.Tensor, torch.float32, torch.empty_like, True, False)
+    watched = (q, k, v, torch.float32, torch.empty_like)
 
     def counts() -> list[int]:
         gc.collect()
         return [sys.getrefcount(x) for x in watched]
 
     def calls() -> None:
-        for _ in range(50):
+        for _ in range(300):
             torch_ops.flash_attn_func(q, k, v, causal=True)
             torch_ops.flash_attn_func(q, k, v, return_lse=True)
             extension.forward(*_arguments(q, k, torch.ones(3)))
@@ -247,7 +249,7 @@ def test_references_are_given_back() -> None:
     before = counts()
     calls()
     after = counts()
-    assert all(abs(x - y) < 10 or x > 2**30 for x, y in zip(after, before))
+    assert all(abs(x - y) < 100 for x, y in zip(after, before))
 
 
 @is_there

@@ -173,6 +173,27 @@ CALLS: dict[str, tuple[Callable, Callable[[], dict[str, Any]]]] = {
             "cache_seqlens": _ints(3, 9), "cache_leftpad": _ints(0, 1),
         },
     ),
+    "fa2.flash_attn_with_kvcache, plain": (
+        fa2.flash_attn_with_kvcache,
+        lambda: {
+            "q": torch.randn(2, 1, 4, 8), **_pool(), **_new(), **ROTARY, "block_table": TABLE,
+            "cache_seqlens": _ints(3, 9),
+        },
+    ),
+    "fa3.flash_attn_with_kvcache, plain": (
+        fa3.flash_attn_with_kvcache,
+        lambda: {
+            "q": torch.randn(2, 1, 4, 8), "k_cache": torch.randn(2, 16, 2, 8),
+            "v_cache": torch.randn(2, 16, 2, 8), **_new(), "cache_seqlens": _ints(3, 9),
+        },
+    ),
+    "fa3.flash_attn_with_kvcache, no new tokens": (
+        fa3.flash_attn_with_kvcache,
+        lambda: {
+            "q": torch.randn(2, 1, 4, 8), **_pool(), "page_table": TABLE,
+            "cache_seqlens": _ints(3, 9),
+        },
+    ),
     "fa2.flash_attn_with_kvcache, entries": (
         fa2.flash_attn_with_kvcache,
         lambda: {

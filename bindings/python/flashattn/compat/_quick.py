@@ -56,18 +56,21 @@ def step(
 ) -> Any:
     """Returns O of q over a cache of entries in order, or in pages, as attend() does, after new
     tokens k and v, if there are any, were written to it. rotary holds cos, sin, interleaved."""
-    if not type(q) is type(k_cache) is type(v_cache) is type(lengths) is Tensor:
-        return None
-    if table is None and k_cache.shape[0] != q.shape[0]:
-        return None
     if k is v is rotary[0] is rotary[1] is None:
+        if not _has_entries(q, k_cache, table) or type(lengths) is not Tensor:
+            return None
         return attend(q, k_cache, v_cache, mask, return_lse, lengths, table)
-    if not type(k) is type(v) is Tensor:
+    try:
+        appended = _append(q, k_cache, v_cache, k, v, rotary, lengths, table, mask)
+    except Exception:  # some tensor is none that torch knows: nothing was written
         return None
-    after = torch.empty_like(lengths)
-    q = _append(q, k_cache, v_cache, k, v, rotary, (lengths, after), table, mask)
-    if q is None:
+    if appended is None:
         return None
+    q, after = appended
+    note_written(k_cache, v_cache)
+    found = attend(q, k_cache, v_cache, mask, return_lse, after, table)
+    if found is not None:
+        return found
     scale, causal, (left, right), softcap, chunk = mask
     return torch_ops.flash_attn_func(
         q,
@@ -91,12 +94,14 @@ def _append(
     k: Tensor,
     v: Tensor,
     rotary: tuple[Tensor | None, Tensor | None, bool],
-    lengths: tuple[Tensor, Tensor],
+    lengths: Tensor,
     table: Tensor | None,
     mask: Mask,
-) -> Tensor | None:
-    """Returns q, turned if there is a rotary embedding, after new tokens have been written. lengths
-    holds those before and a tensor for those after."""
+) -> tuple[Tensor, Tensor] | None:
+    """Returns q, turned if there is a rotary embedding, and the lengths after new tokens have been
+    written. May raise anything where nothing was."""
+    if not _has_entries(q, k_cache, table):
+        return None
     if k.dtype is not k_cache.dtype or v.dtype is not v_cache.dtype or k.dtype.itemsize == 1:
         return None
     if k_cache.shape[-1] != v_cache.shape[-1]:
@@ -110,14 +115,21 @@ def _append(
     _, causal, window, _, chunk = mask
     has_window = window[0] >= 0 or window[1] >= 0
     at_start = not (causal or has_window or chunk > 0)
+    after = torch.empty_like(lengths)
     is_done = extension.append(
-        k, v, k_cache, v_cache, *lengths, None, None, table, None, None, None, None, None, q_in,
-        q_out, None, cos, sin, interleaved, None, None, at_start,
+        k, v, k_cache, v_cache, lengths, after, None, None, table, None, None, None, None, None,
+        q_in, q_out, None, cos, sin, interleaved, None, None, at_start,
     )  # fmt: skip
-    if not is_done:
-        return None
-    note_written(k_cache, v_cache)
-    return q if q_out is None else q_out
+    return (q if q_out is None else q_out, after) if is_done else None
+
+
+def _has_entries(q: Tensor, k_cache: Tensor, table: Tensor | None) -> bool:
+    """Returns whether the cache has pages, or an entry for each sequence and no more."""
+    if table is not None:
+        return True
+    if not type(q) is type(k_cache) is Tensor or q.ndim != 4 or k_cache.ndim != 4:
+        return False
+    return k_cache.shape[0] == q.shape[0]
 
 
 def _capacity(k_cache: Tensor, table: Tensor | None) -> int:
