@@ -130,7 +130,7 @@ static __device__ __forceinline__ bool overlaps_next(const flash_params_t &probl
 }
 
 /* Computes tiles one after the other: from one that has blocks of keys to the first that does not
- * overlap the tile after it. */
+ * overlap the tile after it. In the second pass none does: that is less code. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params,
                                                      const score_unit_t &call_unit,
@@ -153,6 +153,8 @@ static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params
             process_shown_blocks<C>(params.problem, read_tile, unit, consumer);
         else
             process_blocks<C, FIXED>(params.problem, read_tile(), unit, consumer);
+        if constexpr (is_second_pass<C, FIXED>)
+            break;
         const assignment_of<C> next = await_following<C>(consumer.assignments);
         if (!overlaps_next(params.problem, next.tile, next.index))
             break;
@@ -186,14 +188,13 @@ static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params
     store_tile<C, false>(params, done, consumer);
 }
 
-template <flash_config_t C, int PASS>
+template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void consume_pass(const sm90_params_t &params,
                                                     consumer_state<C> &consumer) {
-    constexpr bool fixed = C.fixed_reference && PASS == FIRST_PASS;
     const score_unit_t unit = score_unit_of<has_softcap<C>>(params.problem);
 #pragma unroll 1
     while (find_work<C>(params, consumer))
-        compute_tiles<C, fixed>(params, unit, consumer);
+        compute_tiles<C, FIXED>(params, unit, consumer);
     release_assignment<C>(consumer.assignments);
 }
 

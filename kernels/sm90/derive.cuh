@@ -82,6 +82,14 @@ template <flash_config_t C> constexpr bool has_pages = sm90_has_pages(&C) != 0;
  * for the pass with a fixed reference, which FIXED stands for. */
 template <flash_config_t C, bool FIXED> constexpr bool sanitises_v = has_mask<C> && !FIXED;
 
+/* The pass of a consumer that follows one with a fixed reference. */
+template <flash_config_t C, bool FIXED> constexpr bool is_second_pass = C.fixed_reference && !FIXED;
+
+/* One loop computes blocks that a mask cuts and blocks that rows see whole, and looks which kind it
+ * has: where code is to be little rather than fast. */
+template <flash_config_t C, bool FIXED>
+constexpr bool looks_for_cuts = has_bias<C> || (has_mask<C> && is_second_pass<C, FIXED>);
+
 /* The sanitise warp has blocks of V to sanitise, or to load. */
 template <flash_config_t C>
 constexpr bool sanitise_warp_reads = has_pages<C> || (has_mask<C> && !converts<C>);

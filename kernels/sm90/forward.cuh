@@ -33,18 +33,6 @@
 #include "sm90/load/paged_kv.cuh"
 #include "sm90/load/q_load_o_store.cuh"
 
-/* Waits until all roles have done the first pass; returns whether tiles failed in it. If so, what
- * it stored is in memory before the second pass stores there. */
-template <flash_config_t C> static __device__ __forceinline__ bool await_second_pass() {
-    __syncthreads();
-    if (!any_failed<C>())
-        return false;
-    tma_store_wait();
-    async_proxy_fence_global();
-    __syncthreads();
-    return true;
-}
-
 template <flash_config_t C>
 static __device__ __forceinline__ void consume(const sm90_params_t &params) {
     consumer_state<C> consumer;
@@ -52,85 +40,56 @@ static __device__ __forceinline__ void consume(const sm90_params_t &params) {
     consumer.o_parity = 0;
     consumer.number = consumer_number();
     start_turns<C>(consumer);
-    consume_pass<C, FIRST_PASS>(params, consumer);
+    consume_pass<C, C.fixed_reference>(params, consumer);
     if constexpr (C.fixed_reference)
         if (await_second_pass<C>())
-            consume_pass<C, SECOND_PASS>(params, consumer);
-}
-
-template <flash_config_t C, typename LOADER>
-static __device__ __forceinline__ void load_paged_k(const sm90_params_t &params) {
-    ring_t ring = {0, 0};
-    ring_t assignments = {0, 0};
-    load_paged_k_pass<C, LOADER>(params, ring, assignments);
-    if constexpr (C.fixed_reference)
-        if (await_second_pass<C>())
-            load_paged_k_pass<C, LOADER>(params, ring, assignments);
-}
-
-template <flash_config_t C, typename LOADER>
-static __device__ __forceinline__ void load_paged_v(const sm90_params_t &params) {
-    v_loader_t loader = {{0, 0}, {{0, 0}, 0}, 0};
-    ring_t assignments = {0, 0};
-    load_paged_v_pass<C, C.fixed_reference, LOADER>(params, loader, assignments);
-    if constexpr (C.fixed_reference)
-        if (await_second_pass<C>()) {
-            loader.sanitiser.v = loader.ring;
-            load_paged_v_pass<C, false, LOADER>(params, loader, assignments);
-        }
+            consume_pass<C, false>(params, consumer);
 }
 
 /* Runs the warps that load K and V from pages. */
 template <flash_config_t C, typename LOADER>
 static __device__ __forceinline__ void load_paged(const sm90_params_t &params, bool is_k) {
+    ring_t k = {0, 0};
+    v_loader_t v = {{0, 0}, 0, 0};
+    ring_t assignments = {0, 0};
     if (is_k)
-        load_paged_k<C, LOADER>(params);
+        run_passes<C>([&](bool) { load_paged_k_pass<C, LOADER>(params, k, assignments); });
     else
-        load_paged_v<C, LOADER>(params);
+        run_passes<C>([&](bool second) {
+            load_paged_v_pass<C, LOADER>(params, sanitises_in<C>(second), v, assignments);
+        });
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void load_kv(const sm90_params_t &params) {
     kv_loader_t loader = {{0, 0}, {0, 0}, 0, false};
     ring_t assignments = {0, 0};
-    load_kv_pass<C, C.fixed_reference>(params, loader, assignments);
-    if constexpr (C.fixed_reference)
-        if (await_second_pass<C>())
-            load_kv_pass<C, false>(params, loader, assignments);
+    run_passes<C>([&](bool second) {
+        load_kv_pass<C>(params, sanitises_in<C>(second), loader, assignments);
+    });
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void schedule(const sm90_params_t &params) {
     announcer_t to = {{0, 0}, has_varlen<C>};
-    schedule_pass<C, FIRST_PASS>(params, to);
-    if constexpr (C.fixed_reference)
-        if (await_second_pass<C>())
-            schedule_pass<C, SECOND_PASS>(params, to);
+    run_passes<C>([&](bool second) { schedule_pass<C>(params, second, to); });
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void load_q_store_o(const sm90_params_t &params) {
     q_o_mover<C> mover = {{}, {0, 0}, 0};
     ring_t assignments = {0, 0};
-    load_q_store_o_pass<C>(params, mover, assignments);
-    if constexpr (C.fixed_reference)
-        if (await_second_pass<C>())
-            load_q_store_o_pass<C>(params, mover, assignments);
+    run_passes<C>([&](bool) { load_q_store_o_pass<C>(params, mover, assignments); });
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void sanitise_v(const sm90_params_t &params) {
-    constexpr bool sanitises = has_mask<C> && !converts<C>;
     sanitiser_t sanitiser = {{0, 0}, 0};
     ring_t assignments = {0, 0};
-    if constexpr (sanitises)
-        sanitise_pass<C, C.fixed_reference>(params.problem, sanitiser, assignments);
-    if constexpr (C.fixed_reference) {
-        const bool again = await_second_pass<C>();
-        if constexpr (sanitises)
-            if (again)
-                sanitise_pass<C, false>(params.problem, sanitiser, assignments);
-    }
+    run_passes<C>([&](bool second) {
+        if constexpr (has_mask<C> && !converts<C>)
+            sanitise_pass<C>(params.problem, sanitises_in<C>(second), sanitiser, assignments);
+    });
 }
 
 /* Runs the last warpgroup, where K and V are converted. */
@@ -138,13 +97,9 @@ template <flash_config_t C>
 static __device__ __forceinline__ void convert(const sm90_params_t &params) {
     converter_t converter = {{0, 0}, {0, 0}, {0, 0}};
     ring_t assignments = {0, 0};
-    bool second = false;
-#pragma unroll 1
-    do {
-        convert_pass<C>(params, has_mask<C> && (second || !C.fixed_reference), converter,
-                        assignments);
-        second = !second && C.fixed_reference && await_second_pass<C>();
-    } while (second);
+    run_passes<C>([&](bool second) {
+        convert_pass<C>(params, sanitises_in<C>(second), converter, assignments);
+    });
 }
 
 /* Runs the first warpgroup, one role per warp. */

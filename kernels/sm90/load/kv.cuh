@@ -57,12 +57,12 @@ static __device__ __forceinline__ void load_k(const sm90_params_t &params, const
                             k_tile<C>(stage), k_arrival<C>(stage), state.k_empty[stage], loader.k);
 }
 
-template <flash_config_t C, bool FIXED>
+template <flash_config_t C>
 static __device__ __forceinline__ void load_v(const sm90_params_t &params, const tile_of<C> &tile,
-                                              int32_t block, kv_loader_t &loader) {
+                                              int32_t block, bool sanitises, kv_loader_t &loader) {
     block_state_t &state = block_state<C>();
     const int stage = loader.v.stage;
-    const bool sanitised = sanitises_v<C, FIXED> && is_cut(tile, block);
+    const bool sanitised = sanitises && is_cut(tile, block);
     load_stage<C, TENSOR_V>(
         &params.v, key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.v),
         v_tile<C>(stage), v_arrival<C>(stage, sanitised), state.v_empty[stage], loader.v);
@@ -91,9 +91,10 @@ template <flash_config_t C> static __device__ __forceinline__ void await_output(
 
 /* Loads K and V in the order in which the consumers need them. Where no V of the tile goes to the
  * stages of the O before it, that O is awaited in the next tile, after K. */
-template <flash_config_t C, bool FIXED>
+template <flash_config_t C>
 static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
-                                                 const tile_of<C> &tile, kv_loader_t &loader) {
+                                                 const tile_of<C> &tile, bool sanitises,
+                                                 kv_loader_t &loader) {
     if (tile.block_begin >= tile.block_end)
         return;
     const int32_t first_in_o = first_block_in_o<C>(params.problem, tile);
@@ -106,23 +107,23 @@ static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
         load_k<C>(params, tile, next, loader);
         if (number_of(block) == first_in_o)
             await_output<C>(loader.o_parity);
-        load_v<C, FIXED>(params, tile, number_of(block), loader);
+        load_v<C>(params, tile, number_of(block), sanitises, loader);
     }
     if (tile.block_begin == first_in_o)
         await_output<C>(loader.o_parity);
-    load_v<C, FIXED>(params, tile, tile.block_begin, loader);
+    load_v<C>(params, tile, tile.block_begin, sanitises, loader);
     loader.o_is_due = tile.block_begin > first_in_o;
 }
 
 /* Loads K and V of all tiles of a pass, in one thread of the warp; tiles without blocks have
- * nothing to load. */
-template <flash_config_t C, bool FIXED>
-static __device__ __forceinline__ void load_kv_pass(const sm90_params_t &params,
+ * nothing to load. sanitises: V of blocks that a mask cuts is to be sanitised. */
+template <flash_config_t C>
+static __device__ __forceinline__ void load_kv_pass(const sm90_params_t &params, bool sanitises,
                                                     kv_loader_t &loader, ring_t &assignments) {
     for (assignment_of<C> assignment = take_assignment<C>(assignments); assignment.index >= 0;
          assignment = take_assignment<C>(assignments))
         if (has_blocks(assignment.tile) && elect_one())
-            load_tile<C, FIXED>(params, assignment.tile, loader);
+            load_tile<C>(params, assignment.tile, sanitises, loader);
 }
 
 #endif

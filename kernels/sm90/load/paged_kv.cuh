@@ -55,8 +55,8 @@ static __device__ __forceinline__ void load_paged_k_pass(const sm90_params_t &pa
 
 typedef struct v_loader {
     ring_t ring;
-    sanitiser_t sanitiser;
-    uint32_t o_parity; /* of o_left */
+    uint32_t landed_parities; /* a bit per stage: see sanitise_stage() */
+    uint32_t o_parity;        /* of o_left */
 } v_loader_t;
 
 template <flash_config_t C>
@@ -68,9 +68,10 @@ static __device__ __forceinline__ stage_to_fill_t v_stage_to_fill(const ring_t &
 }
 
 /* slot: that of the tile's assignment. */
-template <flash_config_t C, bool FIXED, typename LOADER>
-static __device__ __forceinline__ void
-load_paged_v(const sm90_params_t &params, const tile_of<C> &tile, int slot, v_loader_t &v_loader) {
+template <flash_config_t C, typename LOADER>
+static __device__ __forceinline__ void load_paged_v(const sm90_params_t &params,
+                                                    const tile_of<C> &tile, int slot,
+                                                    bool sanitises, v_loader_t &v_loader) {
     const flash_params_t &p = params.problem;
     const paged_tensor_t v = find_pages<C>(p, params.paging, v_pool(params, p), tile.batch_index,
                                            tile.k_begin, tile.len_k, tile.head / p.group);
@@ -82,16 +83,16 @@ load_paged_v(const sm90_params_t &params, const tile_of<C> &tile, int slot, v_lo
          number_of(visited) >= tile.block_begin; visited = next) {
         const int32_t block = number_of(visited);
         next = next_shown<C>(p, tile, visited);
-        const bool sanitised = sanitises_v<C, FIXED> && is_cut(tile, block);
+        const bool sanitised = sanitises && is_cut(tile, block);
         if (block == first_in_o)
             await_output<C>(v_loader.o_parity);
         load_block<C, TENSOR_V>(v, block * C.B_c, number_of(next) * C.B_c, loader,
                                 v_stage_to_fill<C>(v_loader.ring, sanitised));
-        if constexpr (!converts<C> && !FIXED) {
-            if (sanitised)
+        if constexpr (has_mask<C> && !converts<C>)
+            if (sanitised) {
                 finish_blocks<C>(loader);
-            pass_block<C, FIXED>(tile, block, v_loader.sanitiser, slot);
-        }
+                sanitise_stage<C>(v_loader.ring.stage, v_loader.landed_parities, slot);
+            }
         step<v_stages<C>>(v_loader.ring);
     }
     finish_blocks<C>(loader);
@@ -100,16 +101,17 @@ load_paged_v(const sm90_params_t &params, const tile_of<C> &tile, int slot, v_lo
 }
 
 /* Loads V of all tiles of a pass, and sanitises it where nobody else does. */
-template <flash_config_t C, bool FIXED, typename LOADER>
+template <flash_config_t C, typename LOADER>
 static __device__ __forceinline__ void load_paged_v_pass(const sm90_params_t &params,
-                                                         v_loader_t &loader, ring_t &assignments) {
+                                                         bool sanitises, v_loader_t &loader,
+                                                         ring_t &assignments) {
     while (true) {
         const int slot = assignments.stage;
         const assignment_of<C> assignment = take_assignment<C>(assignments);
         if (assignment.index < 0)
             break;
         if (has_blocks(assignment.tile))
-            load_paged_v<C, FIXED, LOADER>(params, assignment.tile, slot, loader);
+            load_paged_v<C, LOADER>(params, assignment.tile, slot, sanitises, loader);
     }
 }
 

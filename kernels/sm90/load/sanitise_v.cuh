@@ -44,13 +44,14 @@ template <flash_config_t C> static __device__ __forceinline__ bool zero_non_fini
     return true;
 }
 
-/* Sanitises one block and hands it on to the consumers. slot: that of the tile's assignment. */
+/* Sanitises the block in a stage and hands it on to the consumers. landed_parities: those that the
+ * next waits for v_landed have, a bit per stage. slot: that of the tile's assignment. */
 template <flash_config_t C>
-static __device__ __forceinline__ void sanitise_block(sanitiser_t &sanitiser, int slot) {
+static __device__ __forceinline__ void sanitise_stage(int stage, uint32_t &landed_parities,
+                                                      int slot) {
     block_state_t &state = block_state<C>();
-    const int stage = sanitiser.v.stage;
-    wait_full(state.v_landed[stage], sanitiser.landed_parities >> stage & 1);
-    sanitiser.landed_parities ^= 1u << stage;
+    wait_full(state.v_landed[stage], landed_parities >> stage & 1);
+    landed_parities ^= 1u << stage;
     const bool found = zero_non_finite<C>(v_tile<C>(stage));
     async_proxy_fence();
     if (__any_sync(0xffffffffu, found) && elect_one())
@@ -59,25 +60,21 @@ static __device__ __forceinline__ void sanitise_block(sanitiser_t &sanitiser, in
     release(state.v_full[stage]);
 }
 
-/* Goes past a block of the tile, which it sanitises if a mask cuts it. */
-template <flash_config_t C, bool FIXED>
-static __device__ __forceinline__ void pass_block(const tile_of<C> &tile, int32_t block,
-                                                  sanitiser_t &sanitiser, int slot) {
-    if (sanitises_v<C, FIXED> && is_cut(tile, block))
-        sanitise_block<C>(sanitiser, slot);
-    step<v_stages<C>>(sanitiser.v);
-}
-
-template <flash_config_t C, bool FIXED>
-static __device__ __forceinline__ void
-sanitise_tile(const flash_params_t &p, const tile_of<C> &tile, sanitiser_t &sanitiser, int slot) {
+/* Goes over the blocks of a tile, and sanitises those that a mask cuts, if the pass sanitises. */
+template <flash_config_t C>
+static __device__ __forceinline__ void sanitise_tile(const flash_params_t &p,
+                                                     const tile_of<C> &tile, bool sanitises,
+                                                     int slot, sanitiser_t &sanitiser) {
     for (visited_block<C> block = last_shown<C>(p, tile); number_of(block) >= tile.block_begin;
-         block = next_shown<C>(p, tile, block))
-        pass_block<C, FIXED>(tile, number_of(block), sanitiser, slot);
+         block = next_shown<C>(p, tile, block)) {
+        if (sanitises && is_cut(tile, number_of(block)))
+            sanitise_stage<C>(sanitiser.v.stage, sanitiser.landed_parities, slot);
+        step<v_stages<C>>(sanitiser.v);
+    }
 }
 
-template <flash_config_t C, bool FIXED>
-static __device__ __forceinline__ void sanitise_pass(const flash_params_t &p,
+template <flash_config_t C>
+static __device__ __forceinline__ void sanitise_pass(const flash_params_t &p, bool sanitises,
                                                      sanitiser_t &sanitiser, ring_t &assignments) {
     while (true) {
         const int slot = assignments.stage;
@@ -85,7 +82,7 @@ static __device__ __forceinline__ void sanitise_pass(const flash_params_t &p,
         if (assignment.index < 0)
             break;
         if (has_blocks(assignment.tile))
-            sanitise_tile<C, FIXED>(p, assignment.tile, sanitiser, slot);
+            sanitise_tile<C>(p, assignment.tile, sanitises, slot, sanitiser);
     }
 }
 

@@ -154,9 +154,9 @@ first_block(const flash_params_t &params, const tile_of<C> &tile, const score_un
 }
 
 /* Computes each block after the first, when P of the block before is still to be multiplied. CUT:
- * some row may not see some key of the block; with bias, which is much code, it is looked at
- * whether that is so. FIXED: the reference maxima stay unless it is CUT. expected: the block's
- * number, unless the kernel has bias. Returns it. */
+ * some row may not see some key of the block, or it is to be looked for. FIXED: the reference
+ * maxima stay unless it is CUT. expected: the block's number, unless the kernel has bias. Returns
+ * it. */
 template <flash_config_t C, bool CUT, bool FIXED>
 static __device__ __forceinline__ visited_block<C>
 next_block(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
@@ -185,7 +185,7 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
         cap_scores<C, FIXED>(s, unit);
         add_tile_bias<C>(s, params, tile, slope, unit, visited);
         if constexpr (CUT)
-            if (!has_bias<C> || is_cut(tile, number_of(visited)))
+            if (!looks_for_cuts<C, FIXED> || is_cut(tile, number_of(visited)))
                 mask_scores<C>(s, params, tile, number_of(visited));
         past = raise_tile_max<C>(consumer.softmax, s, params, tile, slope, unit, visited);
         exponentiate<C>(s, consumer.softmax, softmax_unit<C>(params, unit));
@@ -228,6 +228,40 @@ process_shown_blocks(const flash_params_t &params, const R &read_tile, const sco
         block = next_block<C, true, false>(params, read_tile(), unit, slope, consumer, 0);
 }
 
+/* Computes the blocks from `block` down to `end`. */
+template <flash_config_t C, bool CUT, bool FIXED>
+static __device__ __forceinline__ void
+process_down_to(int32_t end, int32_t &block, const flash_params_t &params, const tile_of<C> &tile,
+                const score_units<C> &unit, consumer_state<C> &consumer) {
+    constexpr float no_slope = 0.0f;
+#pragma unroll 1
+    for (; block >= end; --block)
+        next_block<C, CUT, FIXED>(params, tile, unit, no_slope, consumer, block);
+}
+
+/* Computes the blocks after the first, from `block` on: those that a mask cuts at its end, those
+ * that all rows see whole, and those that a window cuts at its begin, by the loop of the first. */
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void
+process_parts(int32_t block, const flash_params_t &params, const tile_of<C> &tile,
+              const score_units<C> &unit, consumer_state<C> &consumer) {
+    const int32_t whole_begin = has_window<C> ? tile.whole_begin : tile.block_begin;
+    int32_t cut_end = has_mask<C> ? fixed_end<C>(tile) : tile.block_end;
+#pragma unroll 1
+    while (true) {
+        if constexpr (has_mask<C>)
+            process_down_to<C, true, FIXED>(cut_end, block, params, tile, unit, consumer);
+        if (block >= whole_begin) {
+            process_down_to<C, false, FIXED>(whole_begin, block, params, tile, unit, consumer);
+            if constexpr (FIXED)
+                require_reference(consumer.softmax);
+        }
+        if (!has_window<C> || block < tile.block_begin)
+            break;
+        cut_end = tile.block_begin;
+    }
+}
+
 /* Does the same in the other kernels. FIXED: the reference maxima stay in blocks that each row sees
  * whole. */
 template <flash_config_t C, bool FIXED>
@@ -237,22 +271,10 @@ process_blocks(const flash_params_t &params, const tile_of<C> &tile, const score
     constexpr float no_slope = 0.0f;
     int32_t block = tile.block_end - 2;
     first_block<C, FIXED>(params, tile, unit, no_slope, consumer);
-    if constexpr (has_mask<C>)
-#pragma unroll 1
-        for (; block >= fixed_end<C>(tile); --block)
-            next_block<C, true, FIXED>(params, tile, unit, no_slope, consumer, block);
-    const int32_t whole_begin = has_window<C> ? tile.whole_begin : tile.block_begin;
-    if (block >= whole_begin) {
-#pragma unroll 1
-        for (; block >= whole_begin; --block)
-            next_block<C, false, FIXED>(params, tile, unit, no_slope, consumer, block);
-        if constexpr (FIXED)
-            require_reference(consumer.softmax);
-    }
-    if constexpr (has_window<C>)
-#pragma unroll 1
-        for (; block >= tile.block_begin; --block)
-            next_block<C, true, FIXED>(params, tile, unit, no_slope, consumer, block);
+    if constexpr (looks_for_cuts<C, FIXED>)
+        process_down_to<C, true, FIXED>(tile.block_begin, block, params, tile, unit, consumer);
+    else
+        process_parts<C, FIXED>(block, params, tile, unit, consumer);
 }
 
 #endif

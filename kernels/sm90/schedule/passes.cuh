@@ -2,14 +2,17 @@
  * A block makes up to two passes over its tiles. With a fixed reference a tile may fail in the
  * first pass: its consumers record that, and the second pass schedules the same tiles again, of
  * which only those that failed are due. Without a fixed reference there is only the first pass.
+ *
+ * The second pass is rare. Loading and scheduling run the same code in both passes; consumers have
+ * code of their own for the second one, of which there is little: see looks_for_cuts.
  */
 #ifndef FLASH_KERNELS_SM90_SCHEDULE_PASSES_CUH
 #define FLASH_KERNELS_SM90_SCHEDULE_PASSES_CUH
 
 #include "sm90/block_state.cuh"
+#include "sm90/ptx/barrier.cuh"
 #include "sm90/ptx/predicated.cuh"
-
-enum { FIRST_PASS, SECOND_PASS };
+#include "sm90/ptx/tma.cuh"
 
 /* Returns the bit of block_state_t::failed that stands for a tile, which is given by its index
  * among the tiles of the block. A block may have more tiles than bits: those that share the bit of
@@ -33,9 +36,39 @@ template <flash_config_t C> static __device__ __forceinline__ bool any_failed() 
     return __any_sync(0xffffffffu, failed != 0);
 }
 
-template <flash_config_t C, int PASS> static __device__ __forceinline__ bool is_due(int32_t index) {
+/* second: in the second pass. */
+template <flash_config_t C>
+static __device__ __forceinline__ bool is_due(int32_t index, bool second) {
     const int32_t bit = failure_bit(index);
-    return PASS == FIRST_PASS || block_state<C>().failed[bit / 32] >> bit % 32 & 1;
+    return !second || block_state<C>().failed[bit / 32] >> bit % 32 & 1;
+}
+
+/* Waits until all roles have done the first pass; returns whether tiles failed in it. If so, what
+ * it stored is in memory before the second pass stores there. */
+template <flash_config_t C> static __device__ __forceinline__ bool await_second_pass() {
+    __syncthreads();
+    if (!any_failed<C>())
+        return false;
+    tma_store_wait();
+    async_proxy_fence_global();
+    __syncthreads();
+    return true;
+}
+
+/* Runs the passes of a role: pass(false), then pass(true) if tiles have failed. */
+template <flash_config_t C, typename PASS>
+static __device__ __forceinline__ void run_passes(const PASS &pass) {
+    bool second = false;
+#pragma unroll 1
+    do {
+        pass(second);
+        second = !second && C.fixed_reference && await_second_pass<C>();
+    } while (second);
+}
+
+/* Says whether V of blocks that a mask cuts is sanitised in the pass (load/sanitise_v.cuh). */
+template <flash_config_t C> static __device__ __forceinline__ bool sanitises_in(bool second) {
+    return has_mask<C> && (second || !C.fixed_reference);
 }
 
 #endif

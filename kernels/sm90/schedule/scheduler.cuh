@@ -14,13 +14,13 @@
 
 /* Schedules tiles in the order of their numbers, without longest_first: block b of n has the tiles
  * b, b + n, b + 2 n and so on. */
-template <flash_config_t C, int PASS>
-static __device__ __forceinline__ void schedule_in_turn(const sm90_params_t &params,
+template <flash_config_t C>
+static __device__ __forceinline__ void schedule_in_turn(const sm90_params_t &params, bool second,
                                                         announcer_t &to) {
     const uint32_t tiles = (uint32_t)sm90_tiles(&C, &params.problem);
     uint32_t number = blockIdx.x;
     for (int32_t index = 0; number < tiles; ++index, number += gridDim.x) {
-        if (is_due<C, PASS>(index))
+        if (is_due<C>(index, second))
             announce<C>({find_tile<C>(params, number), index}, to);
         if (!C.persistent)
             break;
@@ -37,9 +37,9 @@ static __device__ __forceinline__ bool begins_with_longest(uint32_t team) {
 /* Schedules the first heads, which are handed out whole to teams of blocks. The blocks of a team
  * follow each other, and are mostly neighbours on the device too; sm90_next_row() draws how a team
  * shares its heads. Returns how many tiles the block has had. */
-template <flash_config_t C, int PASS>
+template <flash_config_t C>
 static __device__ __forceinline__ int32_t schedule_whole_heads(const sm90_params_t &params,
-                                                               announcer_t &to) {
+                                                               bool second, announcer_t &to) {
     const uint32_t tiles =
         (uint32_t)sm90_tiles_of_head(&C, &params.problem, params.problem.seqlen_q);
     const uint32_t size = params.schedule.team_blocks, shift = __ffs(size) - 1;
@@ -54,17 +54,17 @@ static __device__ __forceinline__ int32_t schedule_whole_heads(const sm90_params
                                           begins_with_longest(team) ? tile : tiles - 1 - tile};
         if (head >= params.schedule.whole_heads)
             return index;
-        if (is_due<C, PASS>(index))
+        if (is_due<C>(index, second))
             announce<C>({tile_at<C>(params, position, tiles), index}, to);
     }
 }
 
 /* Schedules whole heads first, then the tiles of the other heads by the LPT schedule, or in turn if
  * they are even. This is for longest_first. */
-template <flash_config_t C, int PASS>
+template <flash_config_t C>
 static __device__ __forceinline__ void schedule_longest_first(const sm90_params_t &params,
-                                                              announcer_t &to) {
-    const int32_t had = schedule_whole_heads<C, PASS>(params, to);
+                                                              bool second, announcer_t &to) {
+    const int32_t had = schedule_whole_heads<C>(params, second, to);
     const tile_counts_t counts = count_tiles<C>(params);
     block_ranks_t &blocks = block_state<C>().schedule.blocks;
     start_ranks(blocks);
@@ -73,7 +73,7 @@ static __device__ __forceinline__ void schedule_longest_first(const sm90_params_
         const uint32_t rank = blocks.rank[blockIdx.x];
         if (rank >= r.size)
             break;
-        if (is_due<C, PASS>(had + number))
+        if (is_due<C>(had + number, second))
             announce<C>({find_tile<C>(params, number_at(r, rank)), had + number}, to);
         if (!params.schedule.is_even) {
             add_round<C>(params.problem, counts, r, blocks);
@@ -86,10 +86,10 @@ static __device__ __forceinline__ void schedule_longest_first(const sm90_params_
 /* Announces the tiles of a bundle, which lanes find side by side: to find one takes nearly as long
  * as to compute a short one. With bias all lanes look at the mask of one tile. index: the index of
  * the bundle's first tile among the tiles of the block; it moves on past the last one. */
-template <flash_config_t C, int PASS>
+template <flash_config_t C>
 static __device__ __forceinline__ void announce_bundle(const sm90_params_t &params,
-                                                       const tile_bundle_t &bundle, int32_t &index,
-                                                       announcer_t &to) {
+                                                       const tile_bundle_t &bundle, bool second,
+                                                       int32_t &index, announcer_t &to) {
     const int32_t entry = bundle.batch_index, tiles = (int32_t)(bundle.end - bundle.begin);
     const flash_sequence_t s = sequence_in_slice<C>(params.problem, entry);
     if constexpr (has_bias<C>) {
@@ -104,15 +104,15 @@ static __device__ __forceinline__ void announce_bundle(const sm90_params_t &para
         const tile_of<C> tile = find_tile_of_entry<C>(params, entry, s, bundle.begin + own);
 #pragma unroll 1
         for (int32_t i = 0; i < tiles; ++i, ++index)
-            if (is_due<C, PASS>(index))
+            if (is_due<C>(index, second))
                 announce_of_lane<C>({tile, index}, lane_index() == i, to);
     }
 }
 
 /* Schedules the bundles of a ragged batch. A round may reach over several slices of the batch. In
  * the first round, and in all of an even schedule, a block's rank is its number. */
-template <flash_config_t C, int PASS>
-static __device__ __forceinline__ void schedule_ragged(const sm90_params_t &params,
+template <flash_config_t C>
+static __device__ __forceinline__ void schedule_ragged(const sm90_params_t &params, bool second,
                                                        announcer_t &to) {
     block_ranks_t &blocks = block_state<C>().schedule.blocks;
     batch_slice_t slice = read_slice<C>(params, 0, 0);
@@ -125,8 +125,8 @@ static __device__ __forceinline__ void schedule_ragged(const sm90_params_t &para
         const uint32_t rank = blocks.rank[blockIdx.x];
         do {
             if (rank < size && has_bundle(slice, first + rank))
-                announce_bundle<C, PASS>(params, find_bundle<C>(params, slice, first + rank), index,
-                                         to);
+                announce_bundle<C>(params, find_bundle<C>(params, slice, first + rank), second,
+                                   index, to);
             if (!params.schedule.is_even)
                 add_bundles<C>(params, slice, first, size, blocks);
         } while (slice.end < first + size && next_slice<C>(params, slice));
@@ -137,14 +137,15 @@ static __device__ __forceinline__ void schedule_ragged(const sm90_params_t &para
 }
 
 /* Announces the block's tiles of one pass, and its end. */
-template <flash_config_t C, int PASS>
-static __device__ __forceinline__ void schedule_pass(const sm90_params_t &params, announcer_t &to) {
+template <flash_config_t C>
+static __device__ __forceinline__ void schedule_pass(const sm90_params_t &params, bool second,
+                                                     announcer_t &to) {
     if constexpr (has_varlen<C>)
-        schedule_ragged<C, PASS>(params, to);
+        schedule_ragged<C>(params, second, to);
     else if constexpr (C.longest_first)
-        schedule_longest_first<C, PASS>(params, to);
+        schedule_longest_first<C>(params, second, to);
     else
-        schedule_in_turn<C, PASS>(params, to);
+        schedule_in_turn<C>(params, second, to);
     announce<C>({{}, -1}, to);
 }
 

@@ -1,0 +1,257 @@
+"""Measures what each row of the kernel table is worth: by how much some call would be slower
+without it.
+
+    FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
+        python tests/gpu/row_worth.py measure FILE [dtype=BF16 arch=SM80,SM80_DECODE]
+        python tests/gpu/row_worth.py report FILE [--margin 3]
+
+`measure` times every row that serves each of a list of calls, in turns, and writes one line of JSON
+a call. The filters are those of `flashattn list`; with SM80's families alone the table is that of a
+device which has no others. `report` needs no GPU: it prints rows that no call needs, which are left
+out one after the other, the one that costs least first, as long as every call keeps a row that takes
+at most the margin longer than the fastest of all; then, of the rows that stay, the call that would
+be slowest without the row, and its factor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+LAUNCHES = 15
+TOKENS = 2048  # times the head dimension is what all query heads of a prompt have together
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: lengths of all sequences alike, or `lengths` of a ragged batch."""
+
+    name: str
+    batch: int
+    seqlen_q: int
+    seqlen_k: int
+    heads: tuple[int, int]
+    options: dict[str, Any] = field(default_factory=dict)
+    page_size: int = 0
+    longest: int = 0  # of a ragged batch of `batch` sequences, from 1 token on
+    alibi: bool = False
+    aligned: bool = True
+
+
+def _prefill(d_head: int) -> Iterator[Call]:
+    heads = TOKENS // d_head
+    masks: dict[str, dict[str, Any]] = {
+        "full": {},
+        "causal": {"causal": True},
+        "window 1024": {"causal": True, "window_size": (1023, 0)},
+        "window 128": {"causal": True, "window_size": (127, 0)},
+        "both sides 256": {"window_size": (256, 256)},
+        "softcap": {"causal": True, "softcap": 30.0},
+        "softcap full": {"softcap": 30.0},
+    }
+    sizes = ((32, 512), (8, 2048), (4, 4096), (1, 16384))
+    for mask, options in masks.items():
+        for batch, n in sizes:
+            yield Call(f"{mask}, {batch} x {n}", batch, n, n, (heads, heads), options)
+        yield Call(f"{mask}, 4/1 heads, 4 x 4096", 4, 4096, 4096, (heads, heads // 4 or 1), options)
+    for mask in ("full", "causal", "window 1024"):
+        options = masks[mask]
+        same = (heads, heads)
+        yield Call(f"{mask}, unaligned, 4 x 2048", 4, 2048, 2048, same, options, aligned=False)
+        yield Call(f"{mask}, alibi, 4 x 4096", 4, 4096, 4096, same, options, alibi=True)
+        for page in (1, 16, 64):
+            call = Call(f"{mask}, pages of {page}, 4 x 4096", 4, 4096, 4096, same, options, page)
+            yield call
+        for batch, longest in ((300, 64), (64, 512), (8, 4096)):
+            name = f"{mask}, {batch} of 1 to {longest}"
+            yield Call(name, batch, longest, longest, same, options, longest=longest)
+            grouped = (heads, heads // 4 or 1)
+            name += ", 4/1 heads"
+            yield Call(name, batch, longest, longest, grouped, options, longest=longest)
+    yield Call("causal, alibi, pages of 16", 4, 4096, 4096, same, {"causal": True}, 16, alibi=True)
+
+
+def _few_queries() -> Iterator[Call]:
+    causal = {"causal": True}
+    for heads in ((32, 8), (16, 16), (16, 1), (64, 8)):
+        for batch, queries, keys in (
+            (1, 1, 1024),
+            (1, 1, 32768),
+            (16, 1, 4096),
+            (64, 1, 8192),
+            (16, 4, 8192),
+            (8, 16, 4096),
+            (4, 32, 16384),
+            (1, 128, 8192),
+            (1, 512, 8192),
+        ):
+            for page in (0, 1, 64):
+                where = f"pages of {page}" if page else "contiguous"
+                name = f"{heads[0]}/{heads[1]} heads, {batch} x {queries} over {keys}, {where}"
+                yield Call(name, batch, queries, keys, heads, causal, page)
+            if heads == (32, 8):
+                for page in (0, 64):
+                    name = f"alibi, {batch} x {queries} over {keys}, page {page}"
+                    yield Call(name, batch, queries, keys, heads, causal, page, alibi=True)
+
+
+def calls(d_head: int) -> list[Call]:
+    return [*_few_queries()] if d_head == 576 else [*_prefill(d_head), *_few_queries()]
+
+
+def tensors(call: Call, d_head: int, d_head_v: int, dtype: str) -> tuple[list[Any], dict[str, Any]]:
+    """q, k, v and the keywords of the call."""
+    import numpy as np
+    import torch
+    from flashattn.cli import pages
+
+    element = torch.float16 if dtype == "FP16" else torch.bfloat16
+    generator = np.random.default_rng(0)
+    options = dict(call.options)
+    axes_q, axes_k = [call.batch, call.seqlen_q], [call.batch, call.seqlen_k]
+    if call.longest:
+        lengths = generator.integers(1, call.longest + 1, call.batch)
+        ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        cumulative = torch.from_numpy(ends).cuda()
+        options |= {"cu_seqlens_q": cumulative, "cu_seqlens_k": cumulative}
+        options |= {"max_seqlen_q": call.longest, "max_seqlen_k": call.longest}
+        axes_q = axes_k = [int(ends[-1])]
+    if call.page_size:
+        axes_k = [call.batch * pages.count(call.seqlen_k, call.page_size), call.page_size]
+        options |= pages.on_device(pages.where(call.batch, call.seqlen_k, call.page_size))
+    if call.alibi:
+        options["alibi_slopes"] = torch.rand(call.heads[0], device="cuda") / 8
+
+    def random(axes: list[int], heads: int, columns: int) -> Any:
+        spare = 0 if call.aligned else 1
+        shape = (*axes, heads, columns + spare)
+        return torch.randn(shape, device="cuda", dtype=element)[..., :columns]
+
+    q = random(axes_q, call.heads[0], d_head)
+    k = random(axes_k, call.heads[1], d_head)
+    v = k[..., :d_head_v] if d_head == 576 else random(axes_k, call.heads[1], d_head_v)
+    if dtype == "E4M3":
+        k = k.to(torch.float8_e4m3fn)
+        v = k[..., :d_head_v] if d_head == 576 else v.to(torch.float8_e4m3fn)
+    return [q, k, v], options
+
+
+def _passes(config: Any, filters: list[str]) -> bool:
+    """Says whether a row has, of each field that a filter names, one of the filter's values."""
+    from flashattn.config import parse_filters
+
+    def has_one(text: str) -> bool:
+        name, _, values = text.partition("=")
+        return any(parse_filters([f"{name}={value}"])(config) for value in values.split(","))
+
+    return all(has_one(text) for text in filters)
+
+
+def measure(path: str, filters: list[str]) -> None:
+    import flashattn
+    from flashattn.cli import problem
+    from flashattn.tuning import measure as measured
+
+    rows = [row.config for row in problem.chosen_kernels([], runnable=True)]
+    rows = [config for config in rows if problem.is_cuda(config) and _passes(config, filters)]
+    device = flashattn.cuda_devices()[0].name
+    with open(path, "w") as file:
+        for dtype in sorted({config.dtype for config in rows}):
+            of_type = [config for config in rows if config.dtype == dtype]
+            dtype = flashattn.DType(dtype).name
+            with_kernels = [c for c in of_type if c.arch != flashattn.Arch.MIXED]
+            heads = sorted({(c.d_head, c.d_head_v or c.d_head) for c in with_kernels})
+            for d_head, d_head_v in heads:
+                for call in calls(d_head):
+                    try:
+                        arrays, options = tensors(call, d_head, d_head_v, dtype)
+                        serving = [
+                            c
+                            for c in of_type
+                            if flashattn.query_support(*arrays, config=c, **options)
+                        ]
+                        if not serving:
+                            continue
+                        q, v = arrays[0], arrays[2]
+                        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+                        seconds = measured(
+                            *arrays, serving, out=out, n_launches=LAUNCHES, **options
+                        )
+                        selected = flashattn.select_config(*arrays, **options).config
+                    except (ValueError, NotImplementedError) as error:
+                        print(f"{dtype} {d_head}/{d_head_v} {call.name}: {error}", file=sys.stderr)
+                        continue
+                    line = {
+                        "call": f"{dtype}, d_head {d_head}/{d_head_v}, {call.name}",
+                        "device": device,
+                        "selected": str(selected),
+                        "ns": {str(c): round(s * 1e9) for c, s in zip(serving, seconds)},
+                    }
+                    print(json.dumps(line), file=file, flush=True)
+
+
+Times = dict[str, dict[str, int]]  # of each call, of each row that serves it
+
+
+def _worth(row: str, kept: set[str], times: Times) -> tuple[float, str]:
+    """The most by which a call is slower without the row, relative to its fastest row of all, and
+    the call."""
+    worst, name = 1.0, ""
+    for call, rows in times.items():
+        if row not in rows:
+            continue
+        others = min((t for other, t in rows.items() if other in kept and other != row), default=inf)
+        if min(t for other, t in rows.items() if other in kept) == others:
+            continue
+        factor = others / min(rows.values())
+        if factor > worst:
+            worst, name = factor, call
+    return worst, name
+
+
+def report(path: str, margin: float) -> None:
+    with open(path) as file:
+        lines = [json.loads(line) for line in file]
+    times = {line["call"]: line["ns"] for line in lines}
+    kept = {row for rows in times.values() for row in rows}
+    while True:
+        worth = {row: _worth(row, kept, times) for row in sorted(kept)}
+        row = min(worth, key=lambda row: worth[row][0])
+        if worth[row][0] > 1 + margin / 100:
+            break
+        kept.remove(row)
+        print(f"{worth[row][0]:.3f}  can go  {row}  {worth[row][1]}")
+    for row in sorted(kept):
+        factor, call = worth[row]
+        print(f"{factor:.3f}  stays   {row}  {call}")
+    for line in lines:
+        best = min(line["ns"].values())
+        chosen = line["ns"].get(line["selected"], best)
+        if chosen > best * (1 + margin / 100):
+            fastest = min(line["ns"], key=line["ns"].__getitem__)
+            print(f"{chosen / best:.3f}  selected {line['selected']} before {fastest}  {line['call']}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    measuring = commands.add_parser("measure", help="time all rows that serve each call")
+    measuring.add_argument("file")
+    measuring.add_argument("filters", nargs="*")
+    reporting = commands.add_parser("report", help="print what each row is worth")
+    reporting.add_argument("file")
+    reporting.add_argument("--margin", type=float, default=3, help="in percent (3)")
+    args = parser.parse_args()
+    if args.command == "measure":
+        measure(args.file, args.filters)
+    else:
+        report(args.file, args.margin)
+
+
+if __name__ == "__main__":
+    main()
