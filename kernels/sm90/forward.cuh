@@ -46,18 +46,32 @@ static __device__ __forceinline__ void consume(const sm90_params_t &params) {
             consume_pass<C, false>(params, consumer);
 }
 
+template <flash_config_t C, typename LOADER>
+static __device__ __forceinline__ void load_paged_k(const sm90_params_t &params) {
+    ring_t ring = {0, 0};
+    ring_t assignments = {0, 0};
+    run_passes<C>([&](bool) { return load_paged_k_pass<C, LOADER>(params, ring, assignments); });
+}
+
+/* The second pass has code of its own: in the first one there are no registers for what sanitises.
+ */
+template <flash_config_t C, typename LOADER>
+static __device__ __forceinline__ void load_paged_v(const sm90_params_t &params) {
+    v_loader_t loader = {{0, 0}, 0, 0};
+    ring_t assignments = {0, 0};
+    load_paged_v_pass<C, !C.fixed_reference, LOADER>(params, loader, assignments);
+    if constexpr (C.fixed_reference)
+        if (await_second_pass<C>())
+            load_paged_v_pass<C, true, LOADER>(params, loader, assignments);
+}
+
 /* Runs the warps that load K and V from pages. */
 template <flash_config_t C, typename LOADER>
 static __device__ __forceinline__ void load_paged(const sm90_params_t &params, bool is_k) {
-    ring_t k = {0, 0};
-    v_loader_t v = {{0, 0}, 0, 0};
-    ring_t assignments = {0, 0};
     if (is_k)
-        run_passes<C>([&](bool) { load_paged_k_pass<C, LOADER>(params, k, assignments); });
+        load_paged_k<C, LOADER>(params);
     else
-        run_passes<C>([&](bool second) {
-            load_paged_v_pass<C, LOADER>(params, sanitises_in<C>(second), v, assignments);
-        });
+        load_paged_v<C, LOADER>(params);
 }
 
 template <flash_config_t C>
@@ -65,21 +79,21 @@ static __device__ __forceinline__ void load_kv(const sm90_params_t &params) {
     kv_loader_t loader = {{0, 0}, {0, 0}, 0, false};
     ring_t assignments = {0, 0};
     run_passes<C>([&](bool second) {
-        load_kv_pass<C>(params, sanitises_in<C>(second), loader, assignments);
+        return load_kv_pass<C>(params, sanitises_in<C>(second), loader, assignments);
     });
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void schedule(const sm90_params_t &params) {
     announcer_t to = {{0, 0}, has_varlen<C>};
-    run_passes<C>([&](bool second) { schedule_pass<C>(params, second, to); });
+    run_passes<C>([&](bool second) { return schedule_pass<C>(params, second, to); });
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void load_q_store_o(const sm90_params_t &params) {
     q_o_mover<C> mover = {{}, {0, 0}, 0};
     ring_t assignments = {0, 0};
-    run_passes<C>([&](bool) { load_q_store_o_pass<C>(params, mover, assignments); });
+    run_passes<C>([&](bool) { return load_q_store_o_pass<C>(params, mover, assignments); });
 }
 
 template <flash_config_t C>
@@ -88,7 +102,9 @@ static __device__ __forceinline__ void sanitise_v(const sm90_params_t &params) {
     ring_t assignments = {0, 0};
     run_passes<C>([&](bool second) {
         if constexpr (has_mask<C> && !converts<C>)
-            sanitise_pass<C>(params.problem, sanitises_in<C>(second), sanitiser, assignments);
+            return sanitise_pass<C>(params.problem, sanitises_in<C>(second), sanitiser,
+                                    assignments);
+        return end_of_pass(second);
     });
 }
 
@@ -98,7 +114,7 @@ static __device__ __forceinline__ void convert(const sm90_params_t &params) {
     converter_t converter = {{0, 0}, {0, 0}, {0, 0}};
     ring_t assignments = {0, 0};
     run_passes<C>([&](bool second) {
-        convert_pass<C>(params, sanitises_in<C>(second), converter, assignments);
+        return convert_pass<C>(params, sanitises_in<C>(second), converter, assignments);
     });
 }
 

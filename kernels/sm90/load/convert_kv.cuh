@@ -70,14 +70,16 @@ static __device__ __forceinline__ void convert_tile(const flash_params_t &p, con
     }
 }
 
+/* Returns what ended the pass. */
 template <flash_config_t C>
-static __device__ __forceinline__ void convert_pass(const sm90_params_t &params, bool sanitises,
-                                                    converter_t &converter, ring_t &assignments) {
+static __device__ __forceinline__ int32_t convert_pass(const sm90_params_t &params, bool sanitises,
+                                                       converter_t &converter,
+                                                       ring_t &assignments) {
     while (true) {
         const int slot = assignments.stage;
         const assignment_of<C> assignment = take_assignment<C>(assignments);
         if (assignment.index < 0)
-            break;
+            return assignment.index;
         if (has_blocks(assignment.tile))
             convert_tile<C>(params.problem, assignment.tile, slot, sanitises, converter);
     }

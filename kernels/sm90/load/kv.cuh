@@ -116,14 +116,16 @@ static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
 }
 
 /* Loads K and V of all tiles of a pass, in one thread of the warp; tiles without blocks have
- * nothing to load. sanitises: V of blocks that a mask cuts is to be sanitised. */
+ * nothing to load. sanitises: V of blocks that a mask cuts is to be sanitised. Returns what ended
+ * the pass. */
 template <flash_config_t C>
-static __device__ __forceinline__ void load_kv_pass(const sm90_params_t &params, bool sanitises,
-                                                    kv_loader_t &loader, ring_t &assignments) {
-    for (assignment_of<C> assignment = take_assignment<C>(assignments); assignment.index >= 0;
-         assignment = take_assignment<C>(assignments))
+static __device__ __forceinline__ int32_t load_kv_pass(const sm90_params_t &params, bool sanitises,
+                                                       kv_loader_t &loader, ring_t &assignments) {
+    assignment_of<C> assignment = take_assignment<C>(assignments);
+    for (; assignment.index >= 0; assignment = take_assignment<C>(assignments))
         if (has_blocks(assignment.tile) && elect_one())
             load_tile<C>(params, assignment.tile, sanitises, loader);
+    return assignment.index;
 }
 
 #endif

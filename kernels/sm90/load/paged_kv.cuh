@@ -41,14 +41,15 @@ static __device__ __forceinline__ void load_paged_k(const sm90_params_t &params,
     finish_blocks<C>(loader);
 }
 
-/* Loads K of all tiles of a pass. */
+/* Loads K of all tiles of a pass, and returns what ended it. */
 template <flash_config_t C, typename LOADER>
-static __device__ __forceinline__ void load_paged_k_pass(const sm90_params_t &params, ring_t &ring,
-                                                         ring_t &assignments) {
-    for (assignment_of<C> assignment = take_assignment<C>(assignments); assignment.index >= 0;
-         assignment = take_assignment<C>(assignments))
+static __device__ __forceinline__ int32_t load_paged_k_pass(const sm90_params_t &params,
+                                                            ring_t &ring, ring_t &assignments) {
+    assignment_of<C> assignment = take_assignment<C>(assignments);
+    for (; assignment.index >= 0; assignment = take_assignment<C>(assignments))
         if (has_blocks(assignment.tile))
             load_paged_k<C, LOADER>(params, assignment.tile, ring);
+    return assignment.index;
 }
 
 /* ---- V ---- */
@@ -67,11 +68,10 @@ static __device__ __forceinline__ stage_to_fill_t v_stage_to_fill(const ring_t &
             shared_address(&block_state<C>().v_empty[stage]), ring.parity};
 }
 
-/* slot: that of the tile's assignment. */
-template <flash_config_t C, typename LOADER>
-static __device__ __forceinline__ void load_paged_v(const sm90_params_t &params,
-                                                    const tile_of<C> &tile, int slot,
-                                                    bool sanitises, v_loader_t &v_loader) {
+/* slot: that of the tile's assignment. SANITISES: if a mask cuts the block. */
+template <flash_config_t C, bool SANITISES, typename LOADER>
+static __device__ __forceinline__ void
+load_paged_v(const sm90_params_t &params, const tile_of<C> &tile, int slot, v_loader_t &v_loader) {
     const flash_params_t &p = params.problem;
     const paged_tensor_t v = find_pages<C>(p, params.paging, v_pool(params, p), tile.batch_index,
                                            tile.k_begin, tile.len_k, tile.head / p.group);
@@ -83,12 +83,12 @@ static __device__ __forceinline__ void load_paged_v(const sm90_params_t &params,
          number_of(visited) >= tile.block_begin; visited = next) {
         const int32_t block = number_of(visited);
         next = next_shown<C>(p, tile, visited);
-        const bool sanitised = sanitises && is_cut(tile, block);
+        const bool sanitised = has_mask<C> && SANITISES && is_cut(tile, block);
         if (block == first_in_o)
             await_output<C>(v_loader.o_parity);
         load_block<C, TENSOR_V>(v, block * C.B_c, number_of(next) * C.B_c, loader,
                                 v_stage_to_fill<C>(v_loader.ring, sanitised));
-        if constexpr (has_mask<C> && !converts<C>)
+        if constexpr (has_mask<C> && SANITISES && !converts<C>)
             if (sanitised) {
                 finish_blocks<C>(loader);
                 sanitise_stage<C>(v_loader.ring.stage, v_loader.landed_parities, slot);
@@ -101,17 +101,16 @@ static __device__ __forceinline__ void load_paged_v(const sm90_params_t &params,
 }
 
 /* Loads V of all tiles of a pass, and sanitises it where nobody else does. */
-template <flash_config_t C, typename LOADER>
+template <flash_config_t C, bool SANITISES, typename LOADER>
 static __device__ __forceinline__ void load_paged_v_pass(const sm90_params_t &params,
-                                                         bool sanitises, v_loader_t &loader,
-                                                         ring_t &assignments) {
+                                                         v_loader_t &loader, ring_t &assignments) {
     while (true) {
         const int slot = assignments.stage;
         const assignment_of<C> assignment = take_assignment<C>(assignments);
         if (assignment.index < 0)
             break;
         if (has_blocks(assignment.tile))
-            load_paged_v<C, LOADER>(params, assignment.tile, slot, sanitises, loader);
+            load_paged_v<C, SANITISES, LOADER>(params, assignment.tile, slot, loader);
     }
 }
 

@@ -103,14 +103,15 @@ static __device__ __forceinline__ void store_previous(const sm90_params_t &param
 /* Loads Q and stores O of all tiles of a pass. Where Q's slot is free as soon as a tile has begun,
  * the next tile's Q is loaded before the O of the tile before is waited for. Tiles without keys,
  * and the end of the pass, come after all that the consumers have handed over: they hand over the
- * next O when the next Q has arrived. */
+ * next O when the next Q has arrived. Returns what ended the pass. */
 template <flash_config_t C>
-static __device__ __forceinline__ void
-load_q_store_o_pass(const sm90_params_t &params, q_o_mover<C> &mover, ring_t &assignments) {
+static __device__ __forceinline__ int32_t load_q_store_o_pass(const sm90_params_t &params,
+                                                              q_o_mover<C> &mover,
+                                                              ring_t &assignments) {
     constexpr bool q_first = frees_q_at_once<C>;
     tile_of<C> begun = {};
-    bool has_begun = false, is_over = false;
-    while (!is_over) {
+    bool has_begun = false;
+    while (true) {
         const assignment_of<C> assignment = take_assignment<C>(assignments);
         const bool has_keys = has_blocks(assignment.tile);
         if (has_keys)
@@ -120,7 +121,8 @@ load_q_store_o_pass(const sm90_params_t &params, q_o_mover<C> &mover, ring_t &as
         mover.previous = q_first ? begun : assignment.tile;
         begun = assignment.tile;
         has_begun = has_keys;
-        is_over = assignment.index < 0;
+        if (assignment.index < 0)
+            return assignment.index;
     }
 }
 

@@ -73,14 +73,16 @@ static __device__ __forceinline__ void sanitise_tile(const flash_params_t &p,
     }
 }
 
+/* Returns what ended the pass. */
 template <flash_config_t C>
-static __device__ __forceinline__ void sanitise_pass(const flash_params_t &p, bool sanitises,
-                                                     sanitiser_t &sanitiser, ring_t &assignments) {
+static __device__ __forceinline__ int32_t sanitise_pass(const flash_params_t &p, bool sanitises,
+                                                        sanitiser_t &sanitiser,
+                                                        ring_t &assignments) {
     while (true) {
         const int slot = assignments.stage;
         const assignment_of<C> assignment = take_assignment<C>(assignments);
         if (assignment.index < 0)
-            break;
+            return assignment.index;
         if (has_blocks(assignment.tile))
             sanitise_tile<C>(p, assignment.tile, sanitises, slot, sanitiser);
     }

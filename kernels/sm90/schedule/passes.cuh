@@ -55,15 +55,24 @@ template <flash_config_t C> static __device__ __forceinline__ bool await_second_
     return true;
 }
 
-/* Runs the passes of a role: pass(false), then pass(true) if tiles have failed. */
+/* An assignment with one of these indices, instead of a tile's, ends a pass. */
+enum { FIRST_PASS_ENDS = -1, SECOND_PASS_ENDS = -2 };
+
+static __device__ __forceinline__ int32_t end_of_pass(bool second) {
+    return second ? SECOND_PASS_ENDS : FIRST_PASS_ENDS;
+}
+
+/* Runs the passes of a role: pass(false), then pass(true) if tiles have failed. It returns what
+ * ended it, so that a role which does the same in both passes has no register for which it is. */
 template <flash_config_t C, typename PASS>
 static __device__ __forceinline__ void run_passes(const PASS &pass) {
     bool second = false;
+    int32_t end;
 #pragma unroll 1
     do {
-        pass(second);
-        second = !second && C.fixed_reference && await_second_pass<C>();
-    } while (second);
+        end = pass(second);
+        second = true;
+    } while (C.fixed_reference && end == FIRST_PASS_ENDS && await_second_pass<C>());
 }
 
 /* Says whether V of blocks that a mask cuts is sanitised in the pass (load/sanitise_v.cuh). */

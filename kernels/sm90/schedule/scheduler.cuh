@@ -136,17 +136,18 @@ static __device__ __forceinline__ void schedule_ragged(const sm90_params_t &para
     }
 }
 
-/* Announces the block's tiles of one pass, and its end. */
+/* Announces the block's tiles of one pass, and its end, which it returns. */
 template <flash_config_t C>
-static __device__ __forceinline__ void schedule_pass(const sm90_params_t &params, bool second,
-                                                     announcer_t &to) {
+static __device__ __forceinline__ int32_t schedule_pass(const sm90_params_t &params, bool second,
+                                                        announcer_t &to) {
     if constexpr (has_varlen<C>)
         schedule_ragged<C>(params, second, to);
     else if constexpr (C.longest_first)
         schedule_longest_first<C>(params, second, to);
     else
         schedule_in_turn<C>(params, second, to);
-    announce<C>({{}, -1}, to);
+    announce<C>({{}, end_of_pass(second)}, to);
+    return end_of_pass(second);
 }
 
 #endif
