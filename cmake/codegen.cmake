@@ -28,14 +28,15 @@ function(_flash_generate directory)
         COMMAND ${CMAKE_COMMAND} -E env PYTHONDONTWRITEBYTECODE=1
                 ${Python3_EXECUTABLE} -m codegen
                 --out ${directory} --kernels "${FLASH_KERNELS}" --families "${_families}"
-                --compiled "${FLASH_COMPILED_KERNELS}"
+                --capabilities "${FLASH_CUDA_CAPABILITIES}" --compiled "${FLASH_COMPILED_KERNELS}"
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
         COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
 string(REPLACE "," "-" _released ${_families})
 set(FLASH_GENERATED_DIR ${PROJECT_SOURCE_DIR}/generated/${_released})
-if(NOT FLASH_KERNELS STREQUAL "ship" OR NOT EXISTS ${FLASH_GENERATED_DIR})
+if(NOT FLASH_KERNELS STREQUAL "ship" OR FLASH_CUDA_CAPABILITIES
+   OR NOT EXISTS ${FLASH_GENERATED_DIR})
     set(FLASH_GENERATED_DIR ${PROJECT_BINARY_DIR}/generated)
     _flash_generate(${FLASH_GENERATED_DIR})
 endif()

@@ -69,30 +69,75 @@ if(NOT FLASH_CUDA STREQUAL OFF)
     endif()
 endif()
 
-# Device code for the architectures that a family's kernels run on: SASS for the chips of today
-# (an sm_80 cubin runs on 8.x only), PTX for what comes. COMMON: what every family uses. Those of
-# SM80 and SM80_DECODE can be set from outside: ./dev test leaves some out.
-set(FLASH_CUDA_ARCHITECTURES_COMMON 80-real 90-real 80-virtual)
-if(NOT FLASH_CUDA_ARCHITECTURES_SM80)
-    set(FLASH_CUDA_ARCHITECTURES_SM80 80-real 90-real 80-virtual)
-endif()
-if(NOT FLASH_CUDA_ARCHITECTURES_SM80_DECODE)
-    # Dependent launches are in code for 9.0 and newer alone.
-    set(FLASH_CUDA_ARCHITECTURES_SM80_DECODE 80-real 90-real 90-virtual)
-endif()
-set(FLASH_CUDA_ARCHITECTURES_SM80_MLA ${FLASH_CUDA_ARCHITECTURES_SM80_DECODE})
-set(FLASH_CUDA_ARCHITECTURES_SM90 90a-real) # wgmma and setmaxnreg are of this chip alone
-set(FLASH_CUDA_ARCHITECTURES_SM90_DECODE ${FLASH_CUDA_ARCHITECTURES_SM90})
-set(FLASH_CUDA_ARCHITECTURES_SM90_MLA ${FLASH_CUDA_ARCHITECTURES_SM90})
-set(FLASH_CUDA_LAUNCHER_SM90 refuse_ptxas_notes.py)
-set(FLASH_CUDA_LAUNCHER_SM90_DECODE ${FLASH_CUDA_LAUNCHER_SM90})
-set(FLASH_CUDA_LAUNCHER_SM90_MLA ${FLASH_CUDA_LAUNCHER_SM90})
+# The compute capabilities that FLASH_CUDA_ARCHITECTURES names, as in "80;90"; empty for all.
+function(_named_capabilities result)
+    set(named "")
+    if(FLASH_CUDA_ARCHITECTURES STREQUAL native)
+        execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                        OUTPUT_VARIABLE text ERROR_VARIABLE text RESULT_VARIABLE code)
+        string(REGEX MATCHALL "[0-9]+\\.[0-9]" named "${text}")
+        if(NOT code EQUAL 0 OR NOT named)
+            message(FATAL_ERROR "FLASH_CUDA_ARCHITECTURES is native, but nvidia-smi names no GPU: "
+                                "${text}")
+        endif()
+        list(TRANSFORM named REPLACE "\\." "")
+    elseif(NOT FLASH_CUDA_ARCHITECTURES STREQUAL all)
+        string(REPLACE "," ";" named "${FLASH_CUDA_ARCHITECTURES}")
+        foreach(capability IN LISTS named)
+            if(NOT capability MATCHES "^(8[0-9]|9[0-9]|1[0-9][0-9])$")
+                message(FATAL_ERROR "FLASH_CUDA_ARCHITECTURES is \"${FLASH_CUDA_ARCHITECTURES}\"; it "
+                                    "can be all, native, or compute capabilities from 8.0 on, as in "
+                                    "\"80;90\"")
+            endif()
+        endforeach()
+    endif()
+    list(TRANSFORM named REPLACE "^8[0-9]$" "80") # an sm_80 cubin runs on all of 8.x
+    list(REMOVE_DUPLICATES named)
+    set(${result} "${named}" PARENT_SCOPE)
+endfunction()
 
-set(FLASH_CUDA_OBJECT_TARGETS "") # those of the function below
+# Device code of each family. All: SASS for the chips of today, PTX for what comes. Rows in
+# ..._BEFORE_90 have no SASS for 9.0 (codegen/machine_code.py). Named capabilities: SASS for these
+# alone. Dependent launches are in code for 9.0 and newer alone, which is why the PTX of SM80_DECODE
+# is of 9.0. COMMON: what every family uses. ./dev test sets some of these to less.
+function(_set_code set)
+    if(NOT DEFINED FLASH_CUDA_CODE_${set})
+        set(FLASH_CUDA_CODE_${set} "${ARGN}" PARENT_SCOPE)
+    endif()
+endfunction()
 
-# Writes sources that include those of all kernels of a type and head dimension, so that the headers
-# are read once for all of them.
-function(_group_by_type_and_d_head sources result)
+set(FLASH_CUDA_CAPABILITIES "")
+if(FLASH_CUDA_FAMILIES)
+    _named_capabilities(FLASH_CUDA_CAPABILITIES)
+endif()
+set(_code_sm90 90a-real) # wgmma and setmaxnreg are of this chip alone
+if(FLASH_CUDA_CAPABILITIES)
+    list(TRANSFORM FLASH_CUDA_CAPABILITIES APPEND -real OUTPUT_VARIABLE _code)
+    set(_before_90 ${_code})
+    list(REMOVE_ITEM _before_90 90-real)
+    if(NOT 90 IN_LIST FLASH_CUDA_CAPABILITIES)
+        set(_code_sm90 ${_code}) # of kernels beside the rows', which the library refers to
+    endif()
+    foreach(_family COMMON SM80 SM80_DECODE SM80_MLA)
+        _set_code(${_family} ${_code})
+        _set_code(${_family}_BEFORE_90 ${_before_90})
+    endforeach()
+else()
+    _set_code(COMMON 80-real 90-real 80-virtual)
+    _set_code(SM80 80-real 90-real 80-virtual)
+    _set_code(SM80_BEFORE_90 80-real 80-virtual)
+    _set_code(SM80_DECODE 80-real 90-real 90-virtual)
+    _set_code(SM80_MLA 80-real 90-real 90-virtual)
+    _set_code(SM80_MLA_BEFORE_90 80-real 90-virtual)
+endif()
+foreach(_family SM90 SM90_DECODE SM90_MLA)
+    _set_code(${_family} ${_code_sm90})
+    set(FLASH_CUDA_LAUNCHER_${_family} refuse_ptxas_notes.py)
+endforeach()
+
+# Writes sources that include those of all kernels of a type and head dimension: the headers, which
+# take as long as a small kernel, are read once for all of them.
+function(_group_by_type_and_d_head sources folder result)
     set(groups "")
     foreach(source IN LISTS sources)
         string(REGEX MATCH "flash_fwd_([a-z0-9]+_[a-z0-9]+_d[0-9]+(v[0-9]+)?)_" name "${source}")
@@ -100,44 +145,45 @@ function(_group_by_type_and_d_head sources result)
         string(APPEND includes_${CMAKE_MATCH_1} "#include \"${source}\"\n")
     endforeach()
     list(REMOVE_DUPLICATES groups)
-    list(TRANSFORM groups REPLACE ".+" "${PROJECT_BINARY_DIR}/grouped/\\0.cu" OUTPUT_VARIABLE files)
+    list(TRANSFORM groups REPLACE ".+" "${PROJECT_BINARY_DIR}/grouped/${folder}/\\0.cu"
+         OUTPUT_VARIABLE files)
     foreach(group file IN ZIP_LISTS groups files)
         file(GENERATE OUTPUT ${file} CONTENT "${includes_${group}}")
     endforeach()
     set(${result} ${files} PARENT_SCOPE)
 endfunction()
 
-# An object library of a family's kernels, FLASH_KERNEL_SOURCES_<FAMILY> and more sources, for the
-# library; none where none are selected.
-function(flash_add_cuda_family family)
-    string(TOUPPER ${family} upper)
-    set(sources ${FLASH_KERNEL_SOURCES_${upper}})
-    if(FLASH_GROUP_CUDA_KERNELS)
-        _group_by_type_and_d_head("${sources}" sources)
-    endif()
+set(FLASH_CUDA_OBJECT_TARGETS "") # those of the function below
+
+# An object library for the library: of the kernels FLASH_KERNEL_SOURCES_<SET>, where the set is a
+# family or <family>_before_90, and of more sources. None where there are no sources.
+function(flash_add_cuda_set set)
+    string(TOUPPER ${set} upper)
+    set(code ${FLASH_CUDA_CODE_${upper}})
+    _group_by_type_and_d_head("${FLASH_KERNEL_SOURCES_${upper}}" ${set} sources)
     list(APPEND sources ${ARGN})
-    if(NOT sources)
+    if(NOT sources OR NOT code)
         return()
     endif()
     list(LENGTH sources count)
-    message(STATUS "CUDA kernels: ${count} files of family ${family} to build, which takes minutes; "
-                   "-DFLASH_CUDA=OFF leaves them out")
-    add_library(flashattn_${family} OBJECT ${sources})
-    target_sources(flashattn_objects INTERFACE $<TARGET_OBJECTS:flashattn_${family}>)
-    set(FLASH_CUDA_OBJECT_TARGETS ${FLASH_CUDA_OBJECT_TARGETS} flashattn_${family} PARENT_SCOPE)
+    message(STATUS "CUDA kernels: ${count} files of ${set} to build for ${code}, which takes "
+                   "minutes; -DFLASH_CUDA=OFF leaves them out")
+    add_library(flashattn_${set} OBJECT ${sources})
+    target_sources(flashattn_objects INTERFACE $<TARGET_OBJECTS:flashattn_${set}>)
+    set(FLASH_CUDA_OBJECT_TARGETS ${FLASH_CUDA_OBJECT_TARGETS} flashattn_${set} PARENT_SCOPE)
     if(FLASH_CUDA_LAUNCHER_${upper} AND Python3_Interpreter_FOUND)
-        set_target_properties(flashattn_${family} PROPERTIES CUDA_COMPILER_LAUNCHER
+        set_target_properties(flashattn_${set} PROPERTIES CUDA_COMPILER_LAUNCHER
             "${Python3_EXECUTABLE};${PROJECT_SOURCE_DIR}/cmake/${FLASH_CUDA_LAUNCHER_${upper}}")
     endif()
-    set_target_properties(flashattn_${family} PROPERTIES
-        CUDA_ARCHITECTURES "${FLASH_CUDA_ARCHITECTURES_${upper}}"
+    set_target_properties(flashattn_${set} PROPERTIES
+        CUDA_ARCHITECTURES "${code}"
         CUDA_VISIBILITY_PRESET hidden
         CUDA_RUNTIME_LIBRARY Static
         POSITION_INDEPENDENT_CODE ON)
-    target_include_directories(flashattn_${family} PRIVATE include kernels)
+    target_include_directories(flashattn_${set} PRIVATE include kernels)
     # The host code of these files registers kernels, and has a function for each that is never
     # called, since the library launches kernels by their addresses. Without exceptions, and without
     # guards of that function's static variable, it needs no C++ runtime.
-    target_compile_options(flashattn_${family} PRIVATE -std=c++20 --compress-mode=size
+    target_compile_options(flashattn_${set} PRIVATE -std=c++20 --compress-mode=size
         -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics)
 endfunction()

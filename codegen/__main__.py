@@ -12,6 +12,7 @@ from pathlib import Path
 from .config import Config, kernel_name
 from .emit import generated_files
 from .facts import FAMILIES, Arch
+from .machine_code import has_machine_code
 from .manifest import manifest_text, refresh_command, stale_lines
 from .output import update, write_file
 from .selection import SETS, SelectionError, select
@@ -56,6 +57,13 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         help="with --out: families that this build can compile (default: %(default)s)",
     )
     parser.add_argument(
+        "--capabilities",
+        default="",
+        metavar="NUMBERS",
+        help="with --out: the compute capabilities that this build is for, as in 80,90; CUDA rows "
+        "without machine code for any of them are left out (default: all)",
+    )
+    parser.add_argument(
         "--compiled",
         metavar="SELECTION",
         help="with --out: the rows that have kernels, for tests that only look at the table "
@@ -77,11 +85,25 @@ def parse_families(text: str) -> set[Arch]:
     return {BUILDABLE[name] for name in names}
 
 
-def rows_to_build(selected: Iterable[Config], families: set[Arch]) -> list[Config]:
-    """Returns the selected rows of these families. Reference kernels are always among them, because
-    they serve every problem that no other kernel serves."""
+def parse_capabilities(text: str) -> set[int]:
+    words = [word for word in re.split(r"[\s,;]+", text) if word]
+    for word in words:
+        if not re.fullmatch(r"[0-9]{2,3}", word):
+            raise SelectionError(f"{word!r} is no compute capability, as in 80 or 90")
+    return {int(word) for word in words}
+
+
+def rows_to_build(
+    selected: Iterable[Config], families: set[Arch], capabilities: set[int]
+) -> list[Config]:
+    """Returns the selected rows of these families for these chips. Reference kernels are always
+    among them, because they serve every problem that no other kernel serves."""
     wanted = {*selected, *(config for config in ship() if config.arch == Arch.REFERENCE)}
-    rows = sorted(config for config in wanted if config.arch in families)
+    rows = sorted(
+        config
+        for config in wanted
+        if config.arch in families and has_machine_code(config, capabilities)
+    )
     if not rows:
         raise SelectionError("none of the selected kernels is of the families of this build")
     return rows
@@ -124,8 +146,11 @@ def run(arguments: argparse.Namespace) -> int:
         print_list(select(selection))
     else:
         families = parse_families(arguments.families)
-        rows = rows_to_build(select(selection), families)
-        compiled = rows_to_build(select(arguments.compiled or selection), families)
+        capabilities = parse_capabilities(arguments.capabilities)
+        rows = rows_to_build(select(selection), families, capabilities)
+        compiled = rows_to_build(
+            select(arguments.compiled or selection), families, capabilities
+        )
         write_sources(arguments.out, rows, [row for row in compiled if row in rows])
     return 0
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from .config import Config, kernel_name
 from .emit_facts import GENERATED, continued, facts_header, facts_source
 from .facts import FAMILIES, FIELDS, Arch, Dtype, Feature, Op
+from .machine_code import is_before_hopper
 from .short_form import format_config
 from .tuning import Key, Result, committed_results, results_of
 from .wrappers import File, files_of, indented_initialiser, prototype, wrapper_of
@@ -133,15 +134,21 @@ const int32_t tuning_table_count = {len(ascending)};
 """
 
 
+def _sources(name: str, kernels: Sequence[Config]) -> str:
+    """Returns the line of kernels.cmake that sets FLASH_KERNEL_SOURCES_<name>."""
+    paths = [f'    "${{CMAKE_CURRENT_LIST_DIR}}/{path_of(file)}"\n' for file in files_of(kernels)]
+    return f"set(FLASH_KERNEL_SOURCES_{name}{chr(10) if paths else ''}{''.join(paths)})\n"
+
+
 def kernels_cmake(kernels: Sequence[Config]) -> str:
-    """Returns kernels.cmake: each family's translation units and compiler flags."""
-    paths: dict[Arch, list[str]] = {arch: [] for arch in FAMILIES}
-    for file in files_of(kernels):
-        paths[file.arch].append(f'    "${{CMAKE_CURRENT_LIST_DIR}}/{path_of(file)}"\n')
+    """Returns kernels.cmake: each family's translation units and compiler flags. Those of the rows
+    without machine code for 9.0 are in lists of their own."""
     lines = [f"# {GENERATED}\n"]
     for arch, family in FAMILIES.items():
-        sources = "\n" + "".join(paths[arch]) if paths[arch] else ""
-        lines.append(f"set(FLASH_KERNEL_SOURCES_{arch.name}{sources})\n")
+        of_family = [config for config in kernels if config.arch == arch]
+        before = [config for config in of_family if is_before_hopper(config)]
+        lines.append(_sources(arch.name, [c for c in of_family if c not in before]))
+        lines.append(_sources(f"{arch.name}_BEFORE_90", before) if before else "")
         flags = "".join(f" {flag}" for flag in family.flags)
         lines.append(f"set(FLASH_KERNEL_FLAGS_{arch.name}{flags})\n")
     return "".join(lines)

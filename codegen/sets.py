@@ -513,7 +513,7 @@ def ship_mixed() -> list[Config]:
         arch=[Arch.MIXED],
         dtype=[Dtype.FP16, Dtype.BF16, Dtype.E4M3],
         d_head=[256],
-        B_r=[8, 16, 32],
+        B_r=[16, 32],
         features=[
             features | of_bias
             for features in (BASIC_FEATURES, PAGED_FEATURES)

@@ -6,10 +6,13 @@ without it.
         python tests/gpu/row_worth.py report FILE [--margin 3] [--families SM80 SM80_DECODE]
 
 `measure` times every row that serves each of a list of calls, in turns, and writes one line of JSON
-a call. The filters are those of the generator. `report` needs no GPU: it prints rows that no call needs, which are left
-out one after the other, the one that costs least first, as long as every call keeps a row that takes
-at most the margin longer than the fastest of all; then, of the rows that stay, the call that would
-be slowest without the row, and its factor.
+for each call. The filters are those of the generator.
+
+`report` needs no GPU. It prints the rows that no call needs: they are left out one after the other,
+the one that costs least first, as long as every call keeps a row that takes at most the margin
+longer than the fastest of all. Of the rows that stay it prints the call that would be slowest
+without the row, and the factor. Last come the calls for which selection takes a row that is slower
+than the fastest by more than the margin.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from typing import Any
 
 LAUNCHES = 15
 FAR = 1.5  # times the fastest row: rows that take longer at first are not measured again
-MOST_QUERIES = 1024  # of a sequence, for rows that are for few
+FOR_FEW = ("SM80_DECODE", "SM90_DECODE", "SM80_MLA", "SM90_MLA", "MIXED")  # queries
+MOST_QUERIES = 1024  # of a sequence, for rows of these families
 TOKENS = 2048  # times the head dimension is what all query heads of a prompt have together
 
 
@@ -55,7 +59,7 @@ def _prefill(d_head: int) -> Iterator[Call]:
         "softcap": {"causal": True, "softcap": 30.0},
         "softcap full": {"softcap": 30.0},
     }
-    sizes = ((32, 512), (8, 2048), (4, 4096), (1, 16384))
+    sizes = ((1, 512), (1, 2048), (1, 4096), (32, 512), (8, 2048), (4, 4096), (1, 16384))
     for mask, options in masks.items():
         for batch, n in sizes:
             yield Call(f"{mask}, {batch} x {n}", batch, n, n, (heads, heads), options)
@@ -142,64 +146,77 @@ def tensors(call: Call, d_head: int, d_head_v: int, dtype: str) -> tuple[list[An
     return [q, k, v], options
 
 
-def _passes(config: Any, filters: list[str]) -> bool:
-    """Says whether a row has, of each field that a filter names, one of the filter's values."""
+def _has_one(config: Any, text: str) -> bool:
+    """Says whether a row has one of the values of a filter, field=value,value..."""
     from flashattn.config import parse_filters
 
-    def has_one(text: str) -> bool:
-        name, _, values = text.partition("=")
-        return any(parse_filters([f"{name}={value}"])(config) for value in values.split(","))
+    name, _, values = text.partition("=")
+    return any(parse_filters([f"{name}={value}"])(config) for value in values.split(","))
 
-    return all(has_one(text) for text in filters)
+
+def _rows(filters: list[str]) -> list[Any]:
+    """Configurations of CUDA rows that the device runs."""
+    from flashattn.cli import problem
+
+    rows = [row.config for row in problem.chosen_kernels([], runnable=True)]
+    return [c for c in rows if problem.is_cuda(c) and all(_has_one(c, text) for text in filters)]
+
+
+def _cases(rows: list[Any]) -> Iterator[tuple[Call, int, int, str]]:
+    """Each call with the d_head, d_head_v and type of some row."""
+    import flashattn
+
+    shapes = {
+        (c.dtype, c.d_head, c.d_head_v or c.d_head) for c in rows if c.arch != flashattn.Arch.MIXED
+    }
+    for dtype, d_head, d_head_v in sorted(shapes):
+        for call in calls(d_head):
+            yield call, d_head, d_head_v, flashattn.DType(dtype).name
+
+
+def _times(
+    call: Call, rows: list[Any], arrays: list[Any], options: dict[str, Any]
+) -> dict[str, int]:
+    """Nanoseconds of each row that serves the call, without those that are far from the fastest."""
+    import flashattn
+    from flashattn.tuning import measure as measured
+
+    for_few = {getattr(flashattn.Arch, name) for name in FOR_FEW}
+    serving = [
+        config
+        for config in rows
+        if (call.seqlen_q <= MOST_QUERIES or config.arch not in for_few)
+        and flashattn.query_support(*arrays, config=config, **options)
+    ]
+    if not serving:
+        return {}
+    q, _, v = arrays
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    first = measured(*arrays, serving, out=out, n_launches=1, **options)
+    near = [config for config, s in zip(serving, first) if s <= FAR * min(first)]
+    seconds = measured(*arrays, near, out=out, n_launches=LAUNCHES, **options)
+    return {str(config): round(s * 1e9) for config, s in zip(near, seconds)}
 
 
 def measure(path: str, filters: list[str]) -> None:
     import flashattn
-    from flashattn.cli import problem
-    from flashattn.tuning import measure as measured
 
-    rows = [row.config for row in problem.chosen_kernels([], runnable=True)]
-    rows = [config for config in rows if problem.is_cuda(config) and _passes(config, filters)]
     device = flashattn.cuda_devices()[0].name
-    arch = flashattn.Arch
-    for_few = (arch.SM80_DECODE, arch.SM90_DECODE, arch.SM80_MLA, arch.SM90_MLA, arch.MIXED)
+    rows = _rows(filters)
     with open(path, "w") as file:
-        for dtype in sorted({config.dtype for config in rows}):
-            of_type = [config for config in rows if config.dtype == dtype]
-            dtype = flashattn.DType(dtype).name
-            with_kernels = [c for c in of_type if c.arch != arch.MIXED]
-            heads = sorted({(c.d_head, c.d_head_v or c.d_head) for c in with_kernels})
-            for d_head, d_head_v in heads:
-                for call in calls(d_head):
-                    try:
-                        arrays, options = tensors(call, d_head, d_head_v, dtype)
-                        serving = [
-                            c
-                            for c in of_type
-                            if (call.seqlen_q <= MOST_QUERIES or c.arch not in for_few)
-                            and flashattn.query_support(*arrays, config=c, **options)
-                        ]
-                        if not serving:
-                            continue
-                        q, v = arrays[0], arrays[2]
-                        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
-                        first = measured(*arrays, serving, out=out, n_launches=1, **options)
-                        near = zip(serving, first)
-                        serving = [c for c, s in near if s <= FAR * min(first)]
-                        seconds = measured(
-                            *arrays, serving, out=out, n_launches=LAUNCHES, **options
-                        )
-                        selected = flashattn.select_config(*arrays, **options).config
-                    except (ValueError, NotImplementedError) as error:
-                        print(f"{dtype} {d_head}/{d_head_v} {call.name}: {error}", file=sys.stderr)
-                        continue
-                    line = {
-                        "call": f"{dtype}, d_head {d_head}/{d_head_v}, {call.name}",
-                        "device": device,
-                        "selected": str(selected),
-                        "ns": {str(c): round(s * 1e9) for c, s in zip(serving, seconds)},
-                    }
-                    print(json.dumps(line), file=file, flush=True)
+        for call, d_head, d_head_v, dtype in _cases(rows):
+            of_type = [c for c in rows if flashattn.DType(c.dtype).name == dtype]
+            name = f"{dtype}, d_head {d_head}/{d_head_v}, {call.name}"
+            try:
+                arrays, options = tensors(call, d_head, d_head_v, dtype)
+                times = _times(call, of_type, arrays, options)
+                selected = str(flashattn.select_config(*arrays, **options).config)
+            except (ValueError, NotImplementedError) as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                continue
+            if times:
+                line = {"call": name, "device": device, "selected": selected, "ns": times}
+                print(json.dumps(line), file=file, flush=True)
 
 
 Times = dict[str, dict[str, int]]  # of each call, of each row that serves it
@@ -217,11 +234,10 @@ def _worth(row: str, kept: set[str], times: Times) -> tuple[float, str]:
     for call, rows in times.items():
         if row not in rows:
             continue
-        others = min((t for other, t in rows.items() if other in kept and other != row), default=inf)
-        if min(t for other, t in rows.items() if other in kept) == others:
-            continue
+        of_kept = {other: t for other, t in rows.items() if other in kept}
+        others = min((t for other, t in of_kept.items() if other != row), default=inf)
         factor = others / min(rows.values())
-        if factor > worst:
+        if others > of_kept[row] and factor > worst:
             worst, name = factor, call
     return worst, name
 
@@ -249,7 +265,8 @@ def report(path: str, margin: float, families: list[str]) -> None:
         chosen = line["ns"].get(line["selected"], best)
         if chosen > best * (1 + margin / 100):
             fastest = min(line["ns"], key=line["ns"].__getitem__)
-            print(f"{chosen / best:.3f}  selected {line['selected']} before {fastest}  {line['call']}")
+            selected = f"selected {line['selected']} before {fastest}"
+            print(f"{chosen / best:.3f}  {selected}  {line['call']}")
 
 
 def main() -> None:

@@ -1,0 +1,34 @@
+"""The compute capabilities that a CUDA kernel has machine code for.
+
+Kernels for compute capability 8.0 and newer mostly have it for 8.0 and 9.0. Some rows are of no use
+on 9.0, where a row of SM90's families serves whatever they serve in less time: these have it for
+8.0 alone. A caller that names such a row on 9.0, or the rare problem that no row of SM90's families
+can load, gets it all the same: the driver compiles its PTX when it is first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from .config import Config
+from .facts import FAMILIES, Arch, Dtype
+
+HOPPER = 90  # compute capability 9.0
+HOPPER_FAMILIES = (Arch.SM90, Arch.SM90_DECODE, Arch.SM90_MLA)
+
+
+def is_before_hopper(config: Config) -> bool:
+    """Says whether a row is one of those without machine code for 9.0."""
+    if config.arch == Arch.SM80:
+        return bool(config.async_copy)
+    return config.arch == Arch.SM80_MLA and config.dtype != Dtype.E4M3
+
+
+def has_machine_code(config: Config, capabilities: Collection[int]) -> bool:
+    """Says whether a row belongs to a library for these compute capabilities, 10 * major + minor;
+    none: for all. CPU rows do, and so do rows that have no kernel of their own."""
+    if FAMILIES[Arch(config.arch)].layout.on_cpu or not capabilities:
+        return True
+    if config.arch in HOPPER_FAMILIES:
+        return HOPPER in capabilities
+    return not is_before_hopper(config) or any(c != HOPPER for c in capabilities)
