@@ -178,7 +178,7 @@ SM90_SHIP_TILES = (
     (256, MASKED, (128, 64), OVERLAPPED_UNEVEN),
 )
 
-# These serve ragged batches, each in three classes of features, and pages.
+# These serve ragged batches, in the classes of features below, and pages.
 SM90_SHIP_VARLEN_TILES = (
     # d_head, or d_head/d_head_v; (B_r, B_c); strategies
     (64, (128, 128), ALTERNATING_UNEVEN),
@@ -188,6 +188,22 @@ SM90_SHIP_VARLEN_TILES = (
     (192, (128, 64), ALTERNATING_UNEVEN),
     (256, (128, 64), OVERLAPPED_UNEVEN),
 )
+SM90_RAGGED_CLASSES = (
+    Feature.VARLEN,
+    CAUSAL_VARLEN,
+    CAUSAL_VARLEN | Feature.PAGED,
+    BASIC_FEATURES,
+    PAGED_FEATURES,
+)
+# Without these no call is more than 3 % slower: rows of more features, or of 192 beside d_head_v
+# 128, serve as fast (tests/gpu/row_worth.py on an H100, 2026-11-27; docs/performance.md).
+SM90_NOT_WORTH_A_ROW = (
+    (64, Feature.VARLEN),
+    ("192/128", Feature.VARLEN),
+    ("192/128", BASIC_FEATURES),
+    (256, CAUSAL_VARLEN | Feature.PAGED),
+)
+
 # Tiles and stages that tuning compares at d_head 192 and d_head_v 128. Q stays in registers up to a
 # B_c of 96, O has a slot of its own up to 112, and three warpgroups leave registers for 80 keys.
 SM90_TUNE_TILES_192_128 = (
@@ -441,13 +457,8 @@ def ship_sm90() -> list[Config]:
     ragged = [
         (d_head, features, tile, strategies)
         for d_head, tile, strategies in SM90_SHIP_VARLEN_TILES
-        for features in (
-            Feature.VARLEN,
-            CAUSAL_VARLEN,
-            CAUSAL_VARLEN | Feature.PAGED,
-            BASIC_FEATURES,
-            PAGED_FEATURES,
-        )
+        for features in SM90_RAGGED_CLASSES
+        if (d_head, features) not in SM90_NOT_WORTH_A_ROW
     ]
     rows = [
         _sm90(dtype, *row)

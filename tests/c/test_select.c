@@ -376,6 +376,12 @@ static problem_t hopper_pair(int32_t d_head, int32_t d_head_v, int32_t features)
     return problem;
 }
 
+/* Ragged batches with a window or a softcap have no row of 192/128: that of 192 is as fast. */
+static bool has_row_of_192_128(int32_t features) {
+    return !(features & FLASH_FEATURE_VARLEN) ||
+           !(features & (FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP));
+}
+
 /* A row of d_head 192 has a d_head_v of 128 or 192; others have one head dimension. */
 static void hopper_takes_the_smallest_row_for_both_head_dimensions(void **state) {
     static const int32_t cases[][4] = {
@@ -394,7 +400,7 @@ static void hopper_takes_the_smallest_row_for_both_head_dimensions(void **state)
             const flash_config_t *config = &selected(&problem, &hopper)->config;
             assert_int_equal(config->arch, FLASH_ARCH_SM90);
             assert_int_equal(config->d_head, cases[i][2]);
-            assert_int_equal(config->d_head_v, cases[i][3]);
+            assert_int_equal(config->d_head_v, has_row_of_192_128(features) ? cases[i][3] : 0);
         }
 }
 
