@@ -72,16 +72,23 @@ static __device__ __forceinline__ void await_k(operands<C> &x) {
     }
 }
 
+/* Says whether some row may not see all of a block. Kernels with bias, of which there is much code,
+ * have the same code for blocks of both kinds, and look. */
+template <flash_config_t C, bool FIRST, bool MASKED>
+static __device__ __forceinline__ bool is_masked(int32_t block) {
+    return MASKED && (FIRST || !has_bias<C> || is_cut<C>(block));
+}
+
 /* Waits until V has arrived; the only load that may still be under way is that of K. */
 template <flash_config_t C, bool FIRST, bool MASKED>
-static __device__ __forceinline__ void await_v(operands<C> &x) {
+static __device__ __forceinline__ void await_v(operands<C> &x, int32_t block) {
     if constexpr (!C.eager_load_blocks)
         load_next<C, FIRST>(x.v_shared, x.v, x.last_rows);
     if constexpr (C.eager_load_blocks && await_v_late<C>)
         async_copy_wait_all_but_last();
     else
         wait_for_loads<C>();
-    if constexpr (MASKED && has_mask<C>)
+    if (has_mask<C> && is_masked<C, FIRST, MASKED>(block))
         zero_non_finite<C>(x.v_shared);
     __syncthreads();
 }
@@ -96,15 +103,15 @@ static __device__ __forceinline__ void load_next_k(operands<C> &x, bool more) {
 
 /* Refills K's buffer between QK^T and the softmax, with eager loads. */
 template <flash_config_t C, bool FIRST, bool MASKED>
-static __device__ __forceinline__ void reload_k(operands<C> &x, bool more) {
+static __device__ __forceinline__ void reload_k(operands<C> &x, int32_t block, bool more) {
     if constexpr (await_v_late<C>)
         __syncthreads();
     else
-        await_v<C, FIRST, MASKED>(x);
+        await_v<C, FIRST, MASKED>(x, block);
     load_next_k<C>(x, more);
 }
 
-/* Computes a block of keys. FIRST: it is visited first. MASKED: some row may not see all of it.
+/* Computes a block of keys. FIRST: it is visited first. MASKED: see is_masked().
  * mask_changes: a mask of bits or numbers changes its scores. */
 template <flash_config_t C, bool FIRST, bool MASKED>
 static __device__ __forceinline__ void
@@ -119,13 +126,13 @@ process_block(const flash_params_t &params, const score_unit_t &unit, operands<C
         cap_scores<C>(s, unit);
     if constexpr (has_bias<C>)
         add_bias<C>(s, params, find_tile<C>(params), block, mask_changes, unit.log2);
-    if constexpr (MASKED)
+    if (is_masked<C, FIRST, MASKED>(block))
         mask_scores<C>(s, params, find_tile<C>(params), block);
     if constexpr (C.eager_load_blocks)
-        reload_k<C, FIRST, MASKED>(x, more);
+        reload_k<C, FIRST, MASKED>(x, block, more);
     softmax_block<C, FIRST>(s, state.softmax, state.o, softmax_unit<C>(unit));
     if constexpr (await_v_late<C>)
-        await_v<C, FIRST, MASKED>(x);
+        await_v<C, FIRST, MASKED>(x, block);
     accumulate_output<C>(state.o, round_probabilities<C>(s), renew<C>(x.v_at));
 }
 
@@ -205,12 +212,7 @@ process_from_block(const flash_params_t &params, const score_unit_t &unit, opera
         step_over<C.B_c>(x.k, blocks_between(at, next));
     }
     const bool more = number_of(next) >= final;
-    if (FIRST || is_cut<C>(number_of(at)))
-        process_block<C, FIRST, true>(params, unit, x, state, number_of(at), more,
-                                      mask_changes(at));
-    else
-        process_block<C, false, false>(params, unit, x, state, number_of(at), more,
-                                       mask_changes(at));
+    process_block<C, FIRST, true>(params, unit, x, state, number_of(at), more, mask_changes(at));
     if constexpr (!C.eager_load_blocks) {
         next = find_shown_block<C, false>(params, number_of(at) - 1, final_block<C>());
         step_over<C.B_c>(x.k, blocks_between(at, next));
