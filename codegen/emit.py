@@ -134,10 +134,14 @@ const int32_t tuning_table_count = {len(ascending)};
 """
 
 
-def _sources(name: str, kernels: Sequence[Config]) -> str:
+def _sources(name: str, files: Iterable[File]) -> str:
     """Returns the line of kernels.cmake that sets FLASH_KERNEL_SOURCES_<name>."""
-    paths = [f'    "${{CMAKE_CURRENT_LIST_DIR}}/{path_of(file)}"\n' for file in files_of(kernels)]
+    paths = [f'    "${{CMAKE_CURRENT_LIST_DIR}}/{path_of(file)}"\n' for file in files]
     return f"set(FLASH_KERNEL_SOURCES_{name}{chr(10) if paths else ''}{''.join(paths)})\n"
+
+
+def _is_before_hopper(file: File) -> bool:
+    return any(is_before_hopper(config) for config in file.kernels)
 
 
 def kernels_cmake(kernels: Sequence[Config]) -> str:
@@ -145,9 +149,9 @@ def kernels_cmake(kernels: Sequence[Config]) -> str:
     without machine code for 9.0 are in lists of their own."""
     lines = [f"# {GENERATED}\n"]
     for arch, family in FAMILIES.items():
-        of_family = [config for config in kernels if config.arch == arch]
-        before = [config for config in of_family if is_before_hopper(config)]
-        lines.append(_sources(arch.name, [c for c in of_family if c not in before]))
+        files = [file for file in files_of(kernels) if file.arch == arch]
+        before = [file for file in files if _is_before_hopper(file)]
+        lines.append(_sources(arch.name, (file for file in files if file not in before)))
         lines.append(_sources(f"{arch.name}_BEFORE_90", before) if before else "")
         flags = "".join(f" {flag}" for flag in family.flags)
         lines.append(f"set(FLASH_KERNEL_FLAGS_{arch.name}{flags})\n")
