@@ -82,7 +82,7 @@ def transformers_calls(
 ) -> dict[str, Callable[[], Any]]:
     """Returns the attention functions of transformers, where that is installed."""
     try:
-        from flashattn.hf import attention
+        from flashattn.hf._attention import attention
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
     except ImportError:
         return {}
