@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -54,6 +56,19 @@ def test_the_page_of_python_has_all_of_the_package() -> None:
     page = re.findall(r"auto\w+:: (\w+)$", (REFERENCE / "python.rst").read_text(), re.MULTILINE)
     assert page[:2] == ["flashattn", "flash_attn_func"]
     assert sorted(page[1:]) == sorted(flashattn.__all__)
+
+
+def test_what_the_pages_describe_can_be_read_without_the_library_and_torch(tmp_path: Path) -> None:
+    pages = "".join(page.read_text() for page in REFERENCE.glob("python*.rst"))
+    modules = re.findall(r"automodule:: (\S+)", pages)
+    assert "flashattn.torch_ops" in modules
+    program = "import stand_in; stand_in.install(); import " + ", ".join(modules)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(REFERENCE), str(ROOT / "bindings/python")]),
+        "FLASHATTN_LIBRARY": str(tmp_path / "there_is_none.so"),
+    }
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
 
 
 def test_columns_become_fields_and_indented_lines_code() -> None:

@@ -46,8 +46,10 @@ def _is_possible() -> bool:
 
 def _load() -> Any:
     """Returns the module, set up, or None."""
+    if not _is_possible():
+        return None
     path = Path(library()._name).resolve().parent / f"{_NAME}.abi3.so"
-    if not _is_possible() or not path.exists():
+    if not path.exists():
         return None
     loader = ExtensionFileLoader(f"flashattn.{_NAME}", str(path))
     try:
