@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import inspect
 import os
 import pstats
 import statistics
@@ -56,6 +57,12 @@ def llama(n_layers: int) -> torch.nn.Module:
     return model.eval()
 
 
+def cache_argument(model: torch.nn.Module) -> str:
+    """The keyword by which the model takes its cache: transformers has renamed it."""
+    names = inspect.signature(model.forward).parameters
+    return next(name for name in ("cache", "past_key_values") if name in names)
+
+
 class Decoding:
     """Holds a prompt's cache, and computes tokens behind it. The mask is made for each token, as
     generate() does for static caches."""
@@ -70,7 +77,8 @@ class Decoding:
             self.cache = transformers.StaticCache(model.config, max_cache_len=prompt + room)
         else:
             self.cache = transformers.DynamicCache(config=model.config)
-        model(ids, cache=self.cache, logits_to_keep=1)
+        self.keywords = {cache_argument(model): self.cache}
+        model(ids, **self.keywords, logits_to_keep=1)
         self.ids = ids[:, -1:].clone()
         self.position = prompt
         self.forward = model.__call__
@@ -83,16 +91,14 @@ class Decoding:
         mask = None
         if self.is_static:
             mask = transformers.masking_utils.create_masks_for_generate(
-                config=self.model.config,
-                inputs_embeds=torch.empty(
-                    (*self.ids.shape, 0), dtype=torch.bfloat16, device="cuda"
-                ),
-                attention_mask=None,
-                cache=self.cache,
+                self.model.config,
+                torch.empty((*self.ids.shape, 0), dtype=torch.bfloat16, device="cuda"),
+                None,
+                self.cache,
                 position_ids=positions,
             )
         output = self.forward(
-            self.ids, cache=self.cache, attention_mask=mask, position_ids=positions
+            self.ids, **self.keywords, attention_mask=mask, position_ids=positions
         )
         self.ids.copy_(output.logits[:, -1:].argmax(-1))
 

@@ -112,8 +112,14 @@ class TorchDtype:
         return f"torch.{self.name}"
 
 
+STRIDED = "torch.strided"
+
+
 class TorchTensor:
     """Has as much of torch.Tensor as the package uses, over numpy memory."""
+
+    is_nested = False
+    layout = STRIDED
 
     def __init__(
         self, array: np.ndarray, device: str = "cpu", index=None, requires_grad: bool = False
@@ -144,6 +150,7 @@ class TorchTensor:
 
 def torch_module(grad_enabled: bool = True, stream: int = 0) -> types.ModuleType:
     module = types.ModuleType("torch")
+    module.strided = STRIDED
     for name in ("float16", "bfloat16", "float32", "uint8"):
         setattr(module, name, TorchDtype(name))
     module.is_grad_enabled = lambda: grad_enabled
