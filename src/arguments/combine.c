@@ -121,10 +121,10 @@ static flash_status_t check_listed(const char *name, const void *const *list, in
 }
 /* Returns a partial result. Its data is NULL where the list is in memory of a device. */
 static flash_tensor_t o_partial_at(const flash_combine_args_t *a, int64_t i) {
-    const int64_t stride = a->stride_partial * dtype_size(a->o_partial.dtype);
+    const int64_t offset = i * a->stride_partial * dtype_size(a->o_partial.dtype);
     flash_tensor_t partial = a->o_partial;
     if (a->o_partials == NULL)
-        partial.data = (char *)a->o_partial.data + i * stride;
+        partial.data = (char *)a->o_partial.data + offset;
     else
         partial.data = (void *)(uintptr_t)(is_on_host(a) ? a->o_partials[i] : NULL);
     return partial;
