@@ -195,8 +195,8 @@ SM90_RAGGED_CLASSES = (
     BASIC_FEATURES,
     PAGED_FEATURES,
 )
-# Without these no call is more than 3 % slower: rows of more features, or of 192 beside d_head_v
-# 128, serve as fast (tests/gpu/row_worth.py on an H100, 2026-11-27; docs/performance.md).
+# No call is more than 3 % slower without these: rows of more features, or of 192, serve as fast
+# (tests/gpu/row_worth.py on an H100, 2026-11-27).
 SM90_NOT_WORTH_A_ROW = (
     (64, Feature.VARLEN),
     ("192/128", Feature.VARLEN),
