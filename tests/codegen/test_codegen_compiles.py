@@ -29,6 +29,7 @@ static inline void {family}_forward(const flash_config_t *config, const flash_pa
     called_family = "{family}";
     called_config = config;
 }}
+#define tiled_forward {family}_forward /* what a file computes for another family */
 #endif
 """
 

@@ -75,7 +75,7 @@ def test_command_line_says_so_in_one_line(capsys: pytest.CaptureFixture) -> None
     for command in (["bench", "--device", "cuda"], ["bench-decode"], ["bench-chunks"]):
         assert main(command) == 2
         error = capsys.readouterr().err
-        assert error.startswith("flashattn: device is the current CUDA device")
+        assert "needs an NVIDIA GPU that the library can use" in error
         assert error.count("\n") == 1
     assert main(["info"]) == 0
     assert "cuda 0" not in capsys.readouterr().out
