@@ -144,7 +144,7 @@ FLASH_HOST_DEVICE static inline append_place_t append_slot_place(const append_pa
     return slot >= 0 && place.entry < p->pages.n_pages ? place : append_no_place();
 }
 
-/* Where the keys of a sequence may go. */
+/* A range says which pages, or slots, the keys of a sequence may go to. */
 typedef struct append_range {
     int64_t first_id; /* in the page table; in a cache of slots, the slot */
     int64_t n_ids;    /* from there on; negative where page_indptr descends */

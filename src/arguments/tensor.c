@@ -46,7 +46,7 @@ static bool get_extent(const axis_t axes[N_AXES], const tensor_shape_t *shape,
            !__builtin_mul_overflow(elements, shape->element_size, bytes);
 }
 
-/* What stands between the name of a tensor and those of its strides. */
+/* Returns what joins the name of a tensor with those of its strides. */
 static const char *joint(const tensor_shape_t *shape) {
     return shape->is_array ? "_" : ".";
 }

@@ -265,7 +265,7 @@ static void selection_counts_those_that_a_call_may_use(void **state) {
     check_reason(1, "1 multiprocessors");
 }
 
-/* What is measured with fewer multiprocessors is a result for so many. */
+/* A measurement with fewer multiprocessors is a result for that number. */
 static void results_are_of_those_that_a_call_may_use(void **state) {
     const flash_kernel_t *kernel;
     char text[FLASH_TUNING_TEXT_SIZE];

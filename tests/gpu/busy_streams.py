@@ -10,8 +10,8 @@ import torch
 
 Result = TypeVar("Result")
 
-# Of the device's clock. The first, ten milliseconds, is longer than it takes to enqueue a few
-# calls; the others are for a host that has more to do.
+# Cycles of the device's clock that a spinning kernel takes. The first number, ten milliseconds, is
+# longer than it takes to enqueue a few calls; the others are for a host that has more to do.
 CYCLES = (20_000_000, 200_000_000, 2_000_000_000, 20_000_000_000)
 
 

@@ -77,7 +77,7 @@ TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_star
 
 _MAY_BE_NONE = "sliding_window", "head_dim", "num_key_value_heads", "n_routed_experts"
 
-# What the sizes above leave inconsistent.
+# These models need more than the sizes above to be consistent.
 OWN: dict[str, dict[str, Any]] = {"gpt_neo": {"attention_types": [[["global", "local"], 1]]}}
 
 

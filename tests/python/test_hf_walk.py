@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 import hf_walk  # noqa: E402
 
-# What is expected of each name, with "flash" in it and without.
+# Each type of model has the expected outcome for a name with "flash" in it, and for one without.
 SAMPLE = {
     "bart": ("equal", "equal"),
     "bert": ("equal", "equal"),
