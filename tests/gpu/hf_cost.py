@@ -2,7 +2,8 @@
 attention as transformers uses it, by hand:
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
-        python tests/gpu/hf_cost.py [--repeats 7] [--tokens 32] [--layers 16] [--host]
+        python tests/gpu/hf_cost.py [--repeats 7] [--tokens 32] [--layers 16] [--caches dynamic]
+        [--without-cudnn] [--host]
 
 The model is a Llama of 1.2 billion random weights in bfloat16, as Llama 3.2 1B is. Rows are batches
 of prompts; "dynamic" is transformers' cache that grows, "static" a cache of fixed size with steps
@@ -10,6 +11,9 @@ that transformers compiles into CUDA graphs, as generate() does by itself. A tim
 the repeats, in which the attentions take turns, of the milliseconds of a token, from a device that
 is idle to one that is idle again; beside it are the best repeat, and for "dynamic" what the host
 needs to enqueue a token ("host"): where that is as much as the token, the host decides.
+
+For a dynamic cache torch 2.11 takes cuDNN, which makes a plan for each length: 3 ms a layer.
+--without-cudnn turns that off, so that torch takes its own kernels.
 
 --host shows where the host's time goes, for one row and each attention, by cProfile.
 """
@@ -31,6 +35,7 @@ import torch
 import transformers
 
 NAMES = "sdpa", "flashattn"
+CACHES = "dynamic", "static"
 ROWS = (1, 2048), (1, 32000), (8, 4096)
 Token = Callable[[], None]
 
@@ -159,8 +164,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for option, default in (("--repeats", 7), ("--tokens", 32), ("--layers", 16)):
         parser.add_argument(option, type=int, default=default)
+    parser.add_argument("--caches", nargs="+", choices=CACHES, default=CACHES)
+    parser.add_argument("--without-cudnn", action="store_true")
     parser.add_argument("--host", action="store_true")
     arguments = parser.parse_args()
+    torch.backends.cuda.enable_cudnn_sdp(not arguments.without_cudnn)
     flashattn.hf.register()
     model = llama(arguments.layers)
     n_parameters = sum(x.numel() for x in model.parameters())
@@ -173,7 +181,7 @@ def main() -> None:
             show_host(model, *ROWS[0], arguments.tokens)
             return
         print("  ".join(cell.strip().ljust(14) for cell in [*header, "ratio"]))
-        for cache in ("dynamic", "static"):
+        for cache in arguments.caches:
             for batch, prompt in ROWS:
                 cells = row(model, cache, batch, prompt, arguments.repeats, arguments.tokens)
                 print("  ".join(cell.ljust(14) for cell in cells), flush=True)

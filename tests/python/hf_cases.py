@@ -157,6 +157,14 @@ def check_prefill(name: str, dtype: torch.dtype, device: str, side: str) -> None
     case.assert_rounding_alone(found, case.ids, counted)
 
 
+def skip_what_transformers_cannot(name: str, cache: str) -> None:
+    """Before 5.20 generate() hands chunked masks an argument that they do not take."""
+    chunked_mask = transformers.masking_utils.create_chunked_causal_mask
+    knows_blocks = "block_sequence_ids" in inspect.signature(chunked_mask).parameters
+    if name == "llama4" and cache == "static" and not knows_blocks:
+        pytest.skip(f"transformers {transformers.__version__} fails to make this model's masks")
+
+
 def check_generation(
     name: str,
     dtype: torch.dtype,
@@ -169,6 +177,7 @@ def check_generation(
     compile_options   keywords of transformers' CompileConfig: transformers compiles a step, as it
                       does by itself for static caches on CUDA devices; None: it must not
     """
+    skip_what_transformers_cannot(name, cache)
     case = Case(name, dtype, device, "left")
     case.model.set_attn_implementation(name_for(name))
     options: dict[str, object] = {"disable_compile": True}
