@@ -196,7 +196,7 @@ SM90_RAGGED_CLASSES = (
     PAGED_FEATURES,
 )
 # No call is more than 3 % slower without these: rows of more features, or of 192, serve as fast
-# (tests/gpu/row_worth.py on an H100, 2026-11-27).
+# (benchmarks/gpu/row_worth.py on an H100, 2026-11-27).
 SM90_NOT_WORTH_A_ROW = (
     (64, Feature.VARLEN),
     ("192/128", Feature.VARLEN),

@@ -44,8 +44,8 @@ bench() {
     run_logged "building the benchmarks" "$LOGS/bench.log" \
         build_release -DFLASH_BUILD_BENCHMARKS=ON
     [ "$STATUS" -eq 0 ] || exit "$STATUS"
-    build/release/tests/benchmarks/benchmark_overhead "$@"
-    build/release/tests/benchmarks/benchmark_attention "$@"
+    build/release/benchmarks/benchmark_overhead "$@"
+    build/release/benchmarks/benchmark_attention "$@"
 }
 
 build() {

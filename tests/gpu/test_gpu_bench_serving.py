@@ -70,15 +70,25 @@ def test_a_row_of_a_page_table_has_different_pages() -> None:
     assert len(used.unique()) == len(used) and used.max() < len(p.k)
 
 
-def test_the_floor_reads_as_many_bytes_as_asked() -> None:
-    memory = torch.ones(1 << 20, dtype=torch.uint8, device="cuda")
-    for n_bytes in (16, 4096, 100_000, 1 << 20):
-        calls = read_floor.calls(memory, n_bytes)
-        if not calls:
-            pytest.skip("libflashattn_read_floor.so is not beside the library")
-        for call in calls:
+SOUGHT = 0x12345679  # what read_floor.cu looks for
+LARGEST_CHUNK = 32768  # of a bulk copy; smaller ones divide it
+
+
+@pytest.mark.parametrize("n_bytes", [16, 4096, 100_000, 1 << 20])
+def test_the_floor_reads_the_bytes_asked_for_and_no_others(n_bytes: int) -> None:
+    """Reads see a word in the last 16 bytes of whatever they copy, and none beyond the bytes."""
+    words = torch.zeros((1 << 20) // 4 + 4, dtype=torch.int32, device="cuda")
+    sink = torch.zeros(1, dtype=torch.int32, device="cuda")
+    calls = read_floor.calls(words, n_bytes, sink)
+    if not calls:
+        pytest.skip("libflashattn_read_floor.so is not beside the library")
+    for end in (n_bytes, *range(LARGEST_CHUNK, n_bytes, LARGEST_CHUNK), n_bytes + 16):
+        words.zero_()
+        words[end // 4 - 4] = SOUGHT
+        for way, call in enumerate(calls):
+            sink.zero_()
             call()
-        torch.cuda.synchronize()
+            assert (sink.item() == SOUGHT) == (end <= n_bytes), (way, end)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

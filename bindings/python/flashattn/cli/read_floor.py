@@ -1,5 +1,5 @@
 """The read floor of `bench-decode`: kernels that only read as many cold bytes as a call must, which
-a build of the library's tests puts beside it (tests/gpu/read_floor.cu)."""
+a build of the library's tests or benchmarks puts beside it (benchmarks/gpu/read_floor.cu)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ _FILE = "libflashattn_read_floor.so"
 _UNIT = 16  # bytes of a load
 
 
-def calls(memory: Any, n_bytes: int) -> list[Callable[[], None]]:
+def calls(memory: Any, n_bytes: int, sink: Any = None) -> list[Callable[[], None]]:
     """A call for each way of reading the first n_bytes of a torch tensor in CUDA memory that the
-    device has, on torch's stream; none where the kernels are not there."""
+    device has, on torch's stream; none where the kernels are not there.
+
+    sink    a tensor of 4 bytes or more that tells tests what was read; see read_floor.cu
+    """
     floor = _load()
     if floor is None or n_bytes < _UNIT:
         return []
-    sink = memory.new_zeros(_UNIT).view(extras.load("torch").uint8)
+    if sink is None:
+        sink = memory.new_zeros(_UNIT).view(extras.load("torch").uint8)
     found = [
         _call(floor, shape, memory, n_bytes // _UNIT * _UNIT, sink)
         for shape in range(floor.flashattn_read_floor_shapes())

@@ -2,7 +2,7 @@
 beside those of 192 and of 128, which compute more and fewer operations.
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
-        python tests/gpu/d_head_v_cost.py [--dtype FP16] [--runs 25] [--seqlen 4096,16384]
+        python benchmarks/gpu/d_head_v_cost.py [--dtype FP16] [--runs 25] [--seqlen 4096,16384]
 
 Each pair of head dimensions has the rows that fit it alone, which a build with
 FLASH_KERNELS="ship tune_sm90" has several of, and the row of 192 also computes 192/128, with zeros.

@@ -1,7 +1,7 @@
 """Measures flash_kv_append on a CUDA device, by hand:
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
-        python tests/gpu/append_cost.py
+        python benchmarks/gpu/append_cost.py
 
 The first table has the time of a call, and the rate at which it reads and writes, beside torch's
 copy_ of as many bytes. The second has a step of decoding of 64 sequences of 8192 keys, append and

@@ -1,7 +1,7 @@
 """Prints what each addition to the scores costs: softcap, sinks, ALiBi, masks.
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
-        python tests/gpu/scores_cost.py [--dtype FP16] [--runs 100] [--case decode]
+        python benchmarks/gpu/scores_cost.py [--dtype FP16] [--runs 100] [--case decode]
 
 Each case is timed with nothing, with each addition and with nothing again, in turns, launch by
 launch, with 256 MiB written before each one. "noise" is the difference between both times with

@@ -2,8 +2,8 @@
 512, in bf16, e4m3 or latent tokens of 656 bytes.
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
-        python tests/gpu/mla_cost.py [--type latent] [--runs 30] [--row "SM80_MLA (BF16, ...): ..."]
-            [--bias tree]
+        python benchmarks/gpu/mla_cost.py [--type latent] [--runs 30] [--bias tree]
+            [--row "SM80_MLA (BF16, ...): ..."]
 
 Each call is timed with 256 MiB written before it. The device knows the lengths, as in a cache. The
 bytes are those of K; a product counts two operations for each multiplication of Q K^T and P V.

@@ -2,7 +2,7 @@
 flash_attn_interface can be imported.
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
-        python tests/gpu/graphs_cost.py [--runs 9]
+        python benchmarks/gpu/graphs_cost.py [--runs 9]
 
 Both are captured in CUDA graphs of ten calls, in which the host's time does not count. Graphs are
 launched in turns, and the figures are medians of microseconds per call, with FlashAttention-3's in

@@ -6,7 +6,7 @@
  * puts it, and times it in turns with everything else. By hand:
  *
  *     nvcc -O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -shared -Xcompiler -fPIC \
- *         tests/gpu/read_floor.cu -o build/cuda/libflashattn_read_floor.so
+ *         benchmarks/gpu/read_floor.cu -o build/cuda/libflashattn_read_floor.so
  */
 #include <cstdint>
 #include <cuda_runtime.h>
@@ -40,10 +40,11 @@ constexpr shape_t SHAPES[] = {
 constexpr int N_SHAPES = sizeof SHAPES / sizeof SHAPES[0];
 enum { MOST_STAGES = 16, LOADS_A_THREAD = 8 };
 constexpr int64_t LOAD_BYTES = sizeof(uint4);
+constexpr uint32_t SOUGHT = 0x12345679;
 
-/* Keeps the compiler from leaving out the reads; nothing is ever written. */
+/* Keeps the compiler from leaving out the reads. */
 __device__ void consume(uint32_t value, uint32_t *sink) {
-    if (value == 0x12345679)
+    if (value == SOUGHT)
         *sink = value;
 }
 
@@ -100,6 +101,12 @@ __device__ void copy(char *slot, const char *from, uint32_t bytes, const uint64_
                  : "memory");
 }
 
+/* Returns the word with which the thread's load of 16 bytes begins; thread 0 has the last load. */
+__device__ uint32_t load_near_end(const char *slot, uint32_t size) {
+    const uint32_t from_end = (threadIdx.x + 1) * LOAD_BYTES;
+    return from_end > size ? 0 : *reinterpret_cast<const uint32_t *>(slot + size - from_end);
+}
+
 __device__ void make_barriers(uint64_t *barriers, int count) {
     for (int i = 0; i < count; i++)
         asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barriers + i)));
@@ -116,10 +123,12 @@ __global__ void read_by_bulk_copies(const char *memory, int64_t bytes, int chunk
     const int64_t count = (bytes + chunk - 1) / chunk;
     const int64_t first = count * blockIdx.x / gridDim.x;
     const int n = static_cast<int>(count * (blockIdx.x + 1) / gridDim.x - first);
+    const auto size_of = [&](int i) {
+        const int64_t rest = bytes - (first + i) * chunk;
+        return static_cast<uint32_t>(rest < chunk ? rest : chunk);
+    };
     const auto fetch = [&](int i) {
-        const int64_t at = (first + i) * chunk;
-        const int64_t size = bytes - at < chunk ? bytes - at : chunk;
-        copy(ring + i % stages * chunk, memory + at, static_cast<uint32_t>(size),
+        copy(ring + i % stages * chunk, memory + (first + i) * chunk, size_of(i),
              full + i % stages);
     };
 
@@ -132,7 +141,7 @@ __global__ void read_by_bulk_copies(const char *memory, int64_t bytes, int chunk
     uint32_t sum = 0;
     for (int i = 0; i < n; i++) {
         wait(full + i % stages, i / stages & 1);
-        sum ^= *reinterpret_cast<const uint32_t *>(ring + i % stages * chunk + threadIdx.x * 16);
+        sum ^= load_near_end(ring + i % stages * chunk, size_of(i));
         __syncthreads();
         if (threadIdx.x == 0 && i + stages < n)
             fetch(i + stages);
@@ -167,7 +176,8 @@ extern "C" int flashattn_read_floor_shapes() {
 
 /*
  * Enqueues a kernel of a shape on the current device. It reads `bytes` bytes, a multiple of 16,
- * from device memory that is aligned to 16. sink: 4 bytes of device memory, not written. Returns a
+ * from device memory that is aligned to 16. sink: 4 bytes of device memory, written when a word that
+ * a thread looks at is SOUGHT and its others are 0: tests find by it what has been read. Returns a
  * cudaError_t, cudaErrorNotSupported if the device has no such reads.
  */
 extern "C" int flashattn_read_floor(int shape, const void *memory, int64_t bytes, uint32_t *sink,

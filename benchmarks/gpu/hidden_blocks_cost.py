@@ -1,7 +1,7 @@
 """Prints what masks cost in prefill rows, which leave out blocks of keys that they hide.
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
-        python tests/gpu/hidden_blocks_cost.py [--family SM80] [--dtype FP16] [--runs 25]
+        python benchmarks/gpu/hidden_blocks_cost.py [--family SM80] [--dtype FP16] [--runs 25]
 
 Calls are causal, and all of one row, which has bias. Each mask is timed in turns with a call
 without one, launch by launch, with 256 MiB written before each one. "noise" is the difference

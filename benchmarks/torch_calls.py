@@ -2,7 +2,7 @@
 on top of it, by hand:
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
-        python tests/benchmarks/torch_calls.py
+        python benchmarks/torch_calls.py
 
 Each problem is so small that hardly anything is left but the call itself. A line shows the whole
 call, the calls of the C library in it (with ctypes around them), and the difference: the time that

@@ -2,7 +2,7 @@
 extension and without it, by hand:
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
-        python tests/benchmarks/torch_host.py [--device cuda] [--rounds 400]
+        python benchmarks/torch_host.py [--device cuda] [--rounds 400]
 
 Problems are so small that hardly anything is left but the call. On a CUDA device a short burst of
 calls is timed without waiting for the device, which is waited for between bursts. The ways take

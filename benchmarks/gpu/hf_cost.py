@@ -2,8 +2,8 @@
 attention as transformers uses it, by hand:
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
-        python tests/gpu/hf_cost.py [--repeats 7] [--tokens 32] [--layers 16] [--caches dynamic]
-        [--without-cudnn] [--host]
+        python benchmarks/gpu/hf_cost.py [--repeats 7] [--tokens 32] [--layers 16]
+            [--caches dynamic] [--without-cudnn] [--host]
 
 The model is a Llama of 1.2 billion random weights in bfloat16, as Llama 3.2 1B is. Rows are batches
 of prompts; "dynamic" is transformers' cache that grows, "static" a cache of fixed size with steps

@@ -3,7 +3,7 @@
  * per call, the median of many short bursts that never fill the launch queue. Decode calls launch
  * two kernels, calls that mix chunks of prompts with decoding three.
  *
- *     nvcc -O2 -Iinclude tests/gpu/host_overhead.cu -o host_overhead -Lbuild/cuda -lflashattn
+ *     nvcc -O2 -Iinclude benchmarks/gpu/host_overhead.cu -o host_overhead -Lbuild/cuda -lflashattn
  */
 #include "flashattn.h"
 

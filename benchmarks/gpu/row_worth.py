@@ -2,8 +2,8 @@
 without it.
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
-        python tests/gpu/row_worth.py measure FILE [dtype=BF16 arch=SM80,SM80_DECODE]
-        python tests/gpu/row_worth.py report FILE [--margin 3] [--families SM80 SM80_DECODE]
+        python benchmarks/gpu/row_worth.py measure FILE [dtype=BF16 arch=SM80,SM80_DECODE]
+        python benchmarks/gpu/row_worth.py report FILE [--margin 3] [--families SM80 SM80_DECODE]
 
 `measure` times every row that serves each of a list of calls, in turns, and writes one line of JSON
 for each call. The filters are those of the generator.
