@@ -34,7 +34,7 @@ COMMAND = re.compile(
     r"(?: |$)(?!tuning 1)"
 )
 NOT_PASTED = {
-    r"--device cuda|bench-(decode|chunks)|flashattn tune|tests/gpu|results/measure": "needs a GPU",
+    r"--device cuda|bench-(decode|chunks)|flashattn tune|(tests|benchmarks)/gpu|results/measure": "needs a GPU",
     r"\./dev (demo|test|build)": "fresh_machine.sh runs ./dev by itself",
     r"\./dev bench|flashattn bench --runs|examples/chat": "takes minutes of an idle machine",
     r"pip install transformers": "takes gigabytes",
