@@ -852,11 +852,11 @@ FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
  * Depends on sizes, types, flags and on which of the pointers are NULL, never on data: args->q.data
  * and the like may still be NULL (but K and V both, or neither), and lengths in cu_seqlens_* and
  * seqused_* are not read (for a pointer that will be given later, pass any non-NULL value). The
- * size suffices for a smaller batch and shorter lengths on the same kernel too: ask once, for the
- * largest. With kernel NULL few queries take other kernels on a CUDA device than many, and ragged
- * queries others than padded ones: ask for each number of queries that calls have, with a batch of
- * one and with the largest.
- * Errors: as flash_forward(), less those about data and workspace.
+ * size suffices for a smaller batch and shorter lengths on the same kernel too, even where these
+ * would ask for more: ask once, for the largest. With kernel NULL few queries take other kernels on
+ * a CUDA device than many, and ragged queries others than padded ones: ask for each number of
+ * queries that calls have, with a batch of one and with the largest. Errors: as flash_forward(),
+ * less those about data and workspace.
  */
 FLASH_API flash_status_t flash_workspace_size(const flash_forward_args_t *args,
                                               const flash_kernel_t *kernel, uint64_t *size);

@@ -50,8 +50,9 @@ static int32_t find_sequence(const cpu_call_t *call, int64_t i) {
 /* Returns the slot of a head that is not whole. Whole heads, if there are any, have the first
  * `turns` slots of each worker, and every other head has one behind them. */
 static int64_t slot_of(const cpu_call_t *call, int64_t head) {
-    return call->n_whole > 0 ? call->n_workers * call->turns + head - call->n_whole
-                             : head % call->n_slots;
+    return call->plan.n_whole > 0
+               ? call->plan.n_workers * call->plan.turns + head - call->plan.n_whole
+               : head % call->plan.n_slots;
 }
 
 /* Waits until at most n_left items of the head are still to be done. */
@@ -73,9 +74,9 @@ static bool packs(const cpu_call_t *call, int64_t head) {
 /* Waits until the slot is free, that is until the head that used it before is done; that head has
  * waited for the one before it. Beside whole heads each head has a slot of its own. */
 static void wait_for_slot(const cpu_call_t *call, int64_t head) {
-    int64_t before = call->n_whole > 0 ? -1 : head - call->n_slots;
+    int64_t before = call->plan.n_whole > 0 ? -1 : head - call->plan.n_slots;
     while (before >= 0 && !packs(call, before))
-        before -= call->n_slots;
+        before -= call->plan.n_slots;
     if (before >= 0)
         wait_for(call, before, 0);
 }
@@ -114,8 +115,8 @@ static void run_task(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, in
 static void run_whole_heads(const cpu_call_t *call, int64_t first, int64_t worker, void *scratch) {
     const cpu_cut_t cut = cut_of(call, batch_index_of(call, first));
     for (int64_t item = 0; item < n_items_of_head(&cut); item++)
-        for (int64_t i = 0; i < call->turns; i++)
-            run_item_of_head(call, &cut, first + i, item, worker * call->turns + i, scratch);
+        for (int64_t i = 0; i < call->plan.turns; i++)
+            run_item_of_head(call, &cut, first + i, item, worker * call->plan.turns + i, scratch);
 }
 
 /* Runs an item of a sequence whose keys are split. The task prefetches for the item that its thread
@@ -124,7 +125,8 @@ static void run_split(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, i
                       void *scratch) {
     const flash_params_t *p = &call->params;
     cpu_task_t task = cpu_plan_split_task(&call->plan, p, cut, b, item);
-    const cpu_task_t next = cpu_plan_split_task(&call->plan, p, cut, b, item + call->n_workers);
+    const cpu_task_t next =
+        cpu_plan_split_task(&call->plan, p, cut, b, item + call->plan.n_workers);
     const int64_t split = (task.keys.begin - cut->keys.begin) / cut->keys_per_split;
     const int64_t row = partial_row(call, b, task.head_kv) + split * cut->n_rows;
     if (next.n_heads == task.n_heads) /* it prefetches as many rows as it reads */
@@ -175,13 +177,13 @@ static void run_item(const cpu_call_t *call, int64_t i, void *scratch) {
 
 /* Counts the items of the whole heads, which all have the same number. */
 static int64_t n_items_of_whole(const cpu_call_t *call) {
-    return call->n_whole * (call->first_item[1] / call->params.n_heads_kv);
+    return call->plan.n_whole * (call->first_item[1] / call->params.n_heads_kv);
 }
 
 void cpu_call_work(void *argument, int32_t index) {
     cpu_call_t *call = argument;
     char *scratch = call->scratch + (uint64_t)index * call->plan.scratch_size;
-    const int64_t n_rounds = call->n_whole / call->turns;
+    const int64_t n_rounds = call->plan.n_whole / call->plan.turns;
     const int64_t first = n_rounds > 0 ? n_items_of_whole(call) : 0;
     const int64_t n_items = call->first_item[call->params.batch] - first + n_merges(call);
     for (;;) {
@@ -189,7 +191,7 @@ void cpu_call_work(void *argument, int32_t index) {
         if (i >= n_rounds + n_items)
             return;
         if (i < n_rounds)
-            run_whole_heads(call, i * call->turns, index, scratch);
+            run_whole_heads(call, i * call->plan.turns, index, scratch);
         else
             run_item(call, first + i - n_rounds, scratch);
     }
@@ -209,7 +211,7 @@ static void count_items(cpu_call_t *call) {
     }
 }
 
-void cpu_call_begin(cpu_call_t *call, const problem_t *problem, int32_t n_workers) {
+void cpu_call_begin(cpu_call_t *call, const problem_t *problem) {
     char *base = (char *)(((uintptr_t)problem->workspace + 63) & ~(uintptr_t)63);
     const cpu_totals_t totals = {problem->total_q, problem->total_k, problem->page_limits};
     call->params = problem->params;
@@ -219,10 +221,6 @@ void cpu_call_begin(cpu_call_t *call, const problem_t *problem, int32_t n_worker
     call->o_partial = (float *)(base + call->plan.o_partial_at);
     call->lse_partial = (float *)(base + call->plan.lse_partial_at);
     call->scratch = base + call->plan.scratch_at;
-    call->packed = call->scratch + (uint64_t)n_workers * call->plan.scratch_size;
-    call->n_workers = n_workers;
-    call->n_slots = cpu_plan_slots(&call->plan, n_workers, problem->workspace_size);
-    call->n_whole = cpu_plan_whole_heads(&call->plan, &call->params, n_workers, call->n_slots);
-    call->turns = cpu_plan_turns(&call->plan, n_workers, call->n_slots);
+    call->packed = call->scratch + (uint64_t)call->plan.n_workers * call->plan.scratch_size;
     count_items(call);
 }

@@ -25,25 +25,22 @@ typedef struct cpu_call {
     flash_params_t params; /* of the problem; its lengths are copies in the workspace */
     cpu_kernel_t kernel;
     cpu_plan_t plan;
-    int32_t n_workers;
-    int64_t n_slots;
-    int64_t n_whole;                /* whole heads */
-    int64_t turns;                  /* whole heads that a worker has at once */
     int64_t *first_item;            /* [batch + 1] */
     atomic_int_least64_t *n_left;   /* [batch, n_heads_kv], items of a head still to do */
     countdown_sleepers_t *sleepers; /* wait for n_left to fall */
     float *o_partial;
     float *lse_partial;
     char *scratch;
-    char *packed;              /* [n_slots] */
+    char *packed;              /* [plan.n_slots] */
     atomic_int_least64_t next; /* item to take */
 } cpu_call_t;
 
-/* Divides the workspace and counts the items for n_workers. kernel, plan and sleepers are set, and
- * the workspace has at least cpu_plan_least_workspace() bytes. */
-void cpu_call_begin(cpu_call_t *call, const problem_t *problem, int32_t n_workers);
+/* Divides the workspace and counts the items. kernel and sleepers are set, and a plan that fits the
+ * problem's workspace. */
+void cpu_call_begin(cpu_call_t *call, const problem_t *problem);
 
-/* Takes items until none is left, as worker `index`, 0 <= index < n_workers. call: cpu_call_t. */
+/* Takes items until none is left, as worker `index`, 0 <= index < plan.n_workers. call: cpu_call_t.
+ */
 void cpu_call_work(void *call, int32_t index);
 
 #endif

@@ -10,37 +10,29 @@
 
 #include <inttypes.h>
 
-static uint64_t full_workspace(const cpu_plan_t *plan, const flash_params_t *params,
-                               int32_t n_threads) {
-    return cpu_workspace_full(plan->family, plan->config, params, n_threads);
-}
-
-/* Makes the plan, and counts the workers that the problem's workspace has room for. */
+/* Makes the plan for a call with so many threads, in the problem's workspace. */
 static flash_status_t make_plan(const flash_kernel_t *kernel, const problem_t *problem,
-                                const parallel_t *parallel, cpu_plan_t *plan, int32_t *n_workers) {
+                                const parallel_t *parallel, cpu_plan_t *plan) {
     const flash_params_t *params = &problem->params;
     FLASH_TRY(cpu_plan_make(&kernel->config, params, parallel->n_workers, plan));
-    *n_workers = cpu_plan_workers(plan, problem->workspace_size);
     FLASH_REQUIRE(problem->workspace != NULL || problem->workspace_size == 0,
                   FLASH_ERROR_INVALID_ARGUMENT, "workspace is NULL, and workspace_size is %" PRIu64,
                   problem->workspace_size);
-    FLASH_REQUIRE(*n_workers > 0, FLASH_ERROR_WORKSPACE_TOO_SMALL,
-                  "workspace_size is %" PRIu64 ": needs %" PRIu64 " bytes (%" PRIu64
-                  " with one thread)",
-                  problem->workspace_size, full_workspace(plan, params, parallel->n_workers),
-                  plan->least_workspace);
+    FLASH_REQUIRE(
+        cpu_plan_fit(plan, params, problem->workspace_size), FLASH_ERROR_WORKSPACE_TOO_SMALL,
+        "workspace_size is %" PRIu64 ": needs %" PRIu64 " bytes (%" PRIu64 " with one thread)",
+        problem->workspace_size, cpu_plan_workspace(plan), plan->least_workspace);
     return FLASH_SUCCESS;
 }
 
 static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem,
                           parallel_t *parallel) {
     countdown_sleepers_t sleepers;
-    int32_t n_workers = 0;
     cpu_call_t call = {.kernel = (cpu_kernel_t)kernel->function, .sleepers = &sleepers};
-    FLASH_TRY(make_plan(kernel, problem, parallel, &call.plan, &n_workers));
-    cpu_call_begin(&call, problem, n_workers);
+    FLASH_TRY(make_plan(kernel, problem, parallel, &call.plan));
+    cpu_call_begin(&call, problem);
     countdown_sleepers_init(&sleepers);
-    parallel_for(parallel, n_workers, cpu_call_work, &call);
+    parallel_for(parallel, call.plan.n_workers, cpu_call_work, &call);
     countdown_sleepers_destroy(&sleepers);
     return FLASH_SUCCESS;
 }
@@ -73,7 +65,7 @@ static flash_status_t workspace(const flash_kernel_t *kernel, const problem_t *p
     parallel_t parallel;
     cpu_plan_t plan;
     FLASH_TRY(acquire_and_plan(kernel, problem, &parallel, &plan));
-    *size = problem->has_output ? full_workspace(&plan, &problem->params, parallel.n_workers) : 0;
+    *size = problem->has_output ? cpu_plan_workspace(&plan) : 0;
     parallel_release(&parallel);
     return FLASH_SUCCESS;
 }
@@ -95,9 +87,8 @@ static flash_status_t check_workspace(const flash_kernel_t *kernel, const proble
     (void)device;
     parallel_t parallel;
     cpu_plan_t plan;
-    int32_t n_workers;
     FLASH_TRY(parallel_acquire(&problem->executor, &parallel));
-    const flash_status_t status = make_plan(kernel, problem, &parallel, &plan, &n_workers);
+    const flash_status_t status = make_plan(kernel, problem, &parallel, &plan);
     parallel_release(&parallel);
     return status;
 }

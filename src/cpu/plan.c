@@ -140,7 +140,8 @@ static bool lie_side_by_side(const flash_strides_t *stride) {
     return stride->head > 0 && stride->head < stride->seq;
 }
 
-static int64_t count_turns(const cpu_plan_t *plan, const flash_params_t *p) {
+/* Returns the whole heads that a worker may have at once. */
+static int64_t most_turns(const cpu_plan_t *plan, const flash_params_t *p) {
     const bool in_order = lie_side_by_side(&p->k_stride) && lie_side_by_side(&p->v_stride);
     if (plan->max_slots == 0 || !in_order || !problem_lengths_are_equal(p))
         return 1;
@@ -153,7 +154,8 @@ static int64_t slots_of(const cpu_plan_t *plan, int32_t n_workers, int64_t turns
     return min64(plan->max_slots, 2 * n_workers * turns - 1);
 }
 
-int64_t cpu_plan_turns(const cpu_plan_t *plan, int32_t n_workers, int64_t n_slots) {
+/* Returns the whole heads that a worker has at once, with n_slots slots. */
+static int64_t count_turns(const cpu_plan_t *plan, int32_t n_workers, int64_t n_slots) {
     const int64_t fitting = (n_slots + 1) / (2 * (int64_t)n_workers);
     const int64_t balanced = plan->max_slots / (WHOLE_MIN_ROUNDS * (int64_t)n_workers);
     return max64(1, min64(plan->max_turns, min64(fitting, balanced)));
@@ -169,23 +171,28 @@ static bool pays_alone(const flash_params_t *params, int32_t n_workers) {
 }
 
 /* All workers get the same number of heads, if these have the same work and few packed keys. */
-int64_t cpu_plan_whole_heads(const cpu_plan_t *plan, const flash_params_t *params,
-                             int32_t n_workers, int64_t n_slots) {
+static int64_t count_whole_heads(const cpu_plan_t *plan, const flash_params_t *params) {
     const int64_t n_heads = count_heads(params);
-    const int64_t n_taken = n_workers * cpu_plan_turns(plan, n_workers, n_slots);
+    const int64_t n_taken = plan->n_workers * plan->turns;
     const int64_t n_others = n_heads % n_taken;
-    const bool has_slots = n_taken + n_others <= n_slots;
-    return problem_lengths_are_equal(params) && pays_alone(params, n_workers) && has_slots &&
+    const bool has_slots = n_taken + n_others <= plan->n_slots;
+    return problem_lengths_are_equal(params) && pays_alone(params, plan->n_workers) && has_slots &&
                    plan->packed_size <= WHOLE_HEAD_MAX_BYTES
                ? n_heads - n_others
                : 0;
 }
 
-/* ---- The workspace ---- */
-
-static int64_t most_slots(const cpu_plan_t *plan, int32_t n_workers) {
-    return slots_of(plan, n_workers, cpu_plan_turns(plan, n_workers, plan->max_slots));
+/* Shares the heads among n_workers, in `room` slots or as many as they gain by. */
+static void share_heads(cpu_plan_t *plan, const flash_params_t *p, int32_t n_workers,
+                        int64_t room) {
+    const int64_t most = slots_of(plan, n_workers, count_turns(plan, n_workers, plan->max_slots));
+    plan->n_workers = n_workers;
+    plan->n_slots = min64(most, room);
+    plan->turns = count_turns(plan, n_workers, plan->n_slots);
+    plan->n_whole = count_whole_heads(plan, p);
 }
+
+/* ---- The workspace ---- */
 
 static void lay_out(cpu_plan_t *plan, const flash_params_t *p) {
     plan->lengths_at = cpu_workspace_items(p);
@@ -286,10 +293,10 @@ static int64_t count_partial_rows(const cpu_plan_t *plan, const flash_params_t *
     return min64(plan->max_splits * plan->max_rows, p->seqlen_k / SPLIT_BLOCKS_KEYS);
 }
 
-static uint64_t scratch_size(const cpu_plan_t *plan, const flash_params_t *p,
-                             const cpu_cut_bounds_t *bounds) {
-    const int64_t split_rows = plan->max_splits > 1 ? bounds->split_rows : 0;
-    return plan->family->scratch_size(plan->config, p, max64(plan->rows_per_task, split_rows));
+/* Sets the most rows of a task that does not split keys. */
+static void set_rows_per_task(cpu_plan_t *plan, const flash_params_t *p, int32_t rows) {
+    plan->rows_per_task = rows;
+    plan->scratch_size = plan->family->scratch_size(plan->config, p, max64(rows, plan->split_rows));
 }
 
 flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t *params,
@@ -312,41 +319,39 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
     plan->partial_rows = count_partial_rows(plan, params, &bounds);
     plan->heads_together = count_heads_together(params, plan, n_threads);
     plan->packed_size = cpu_workspace_packed(family, config, params, bounds.shared_keys);
-    plan->rows_per_task = count_rows_per_task(params, plan, n_threads);
+    plan->split_rows = plan->max_splits > 1 ? bounds.split_rows : 0;
+    set_rows_per_task(plan, params, count_rows_per_task(params, plan, n_threads));
     plan->max_slots = count_slots(plan, params);
-    plan->max_turns = count_turns(plan, params);
-    plan->scratch_size = scratch_size(plan, params, &bounds);
+    plan->max_turns = most_turns(plan, params);
     plan->max_workers = count_workers(params, plan, n_threads);
     plan->least_workspace = cpu_workspace_least(family, config, params);
     lay_out(plan, params);
+    share_heads(plan, params, plan->max_workers, INT64_MAX);
     return FLASH_SUCCESS;
 }
 
-static uint64_t bytes_before_packed(const cpu_plan_t *plan, int32_t n_workers) {
+/* ---- A plan in a workspace ---- */
+
+static uint64_t bytes_of(const cpu_plan_t *plan, int32_t n_workers, int64_t n_slots) {
     return CPU_WORKSPACE_ALIGNMENT - 1 + plan->scratch_at +
-           (uint64_t)n_workers * plan->scratch_size;
+           (uint64_t)n_workers * plan->scratch_size + (uint64_t)n_slots * plan->packed_size;
 }
 
-uint64_t cpu_plan_workspace(const cpu_plan_t *plan, int32_t n_workers) {
-    return bytes_before_packed(plan, n_workers) +
-           (uint64_t)most_slots(plan, n_workers) * plan->packed_size;
+uint64_t cpu_plan_workspace(const cpu_plan_t *plan) {
+    return max_u64(plan->least_workspace, bytes_of(plan, plan->n_workers, plan->n_slots));
 }
 
-uint64_t cpu_plan_least_workspace(const cpu_plan_t *plan, int32_t n_workers) {
-    return bytes_before_packed(plan, n_workers) +
-           (uint64_t)slots_of(plan, n_workers, 1) * plan->packed_size;
-}
-
-int32_t cpu_plan_workers(const cpu_plan_t *plan, uint64_t workspace_size) {
-    int32_t n_workers = workspace_size < plan->least_workspace ? 0 : plan->max_workers;
-    while (n_workers > 0 && cpu_plan_least_workspace(plan, n_workers) > workspace_size)
-        n_workers--;
-    return n_workers;
-}
-
-int64_t cpu_plan_slots(const cpu_plan_t *plan, int32_t n_workers, uint64_t workspace_size) {
-    const uint64_t left = workspace_size - bytes_before_packed(plan, n_workers);
-    const uint64_t fitting = plan->max_slots == 0 ? 0 : left / plan->packed_size;
-    const int64_t most = most_slots(plan, n_workers);
-    return fitting < (uint64_t)most ? (int64_t)fitting : most;
+bool cpu_plan_fit(cpu_plan_t *plan, const flash_params_t *p, uint64_t workspace_size) {
+    const int32_t B_r = plan->config->B_r;
+    const int64_t least_slots = min64(plan->max_slots, 1);
+    int32_t n = plan->max_workers;
+    if (workspace_size < plan->least_workspace)
+        return false;
+    while (plan->rows_per_task > B_r && bytes_of(plan, n, least_slots) > workspace_size)
+        set_rows_per_task(plan, p, plan->rows_per_task / 2);
+    while (n > 1 && bytes_of(plan, n, least_slots) > workspace_size)
+        n--;
+    const uint64_t left = workspace_size - bytes_of(plan, n, 0);
+    share_heads(plan, p, n, least_slots > 0 ? (int64_t)(left / plan->packed_size) : 0);
+    return true;
 }

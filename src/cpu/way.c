@@ -18,13 +18,6 @@ int32_t cpu_way_task_rows(const cpu_family_t *family, const flash_config_t *conf
     return rows;
 }
 
-int32_t cpu_way_least_rows(const cpu_family_t *family, const flash_config_t *config) {
-    int32_t rows = config->B_r;
-    while (cpu_way_is_divisible(family, rows))
-        rows /= 2;
-    return rows;
-}
-
 bool cpu_way_is_divisible(const cpu_family_t *family, int32_t rows) {
     return rows % (2 * family->row_unit) == 0 && rows > 2 * family->row_unit;
 }

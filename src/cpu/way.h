@@ -21,9 +21,6 @@ int32_t cpu_way_task_rows(const cpu_family_t *family, const flash_config_t *conf
 /* Says whether a task of that many rows, a block or a part of one, can be halved. */
 bool cpu_way_is_divisible(const cpu_family_t *family, int32_t rows);
 
-/* Returns the fewest rows of a task of a divided block, the last one of a head excepted. */
-int32_t cpu_way_least_rows(const cpu_family_t *family, const flash_config_t *config);
-
 /* Says whether a problem is too little work for more than one thread. */
 bool cpu_way_is_small(const flash_params_t *params);
 

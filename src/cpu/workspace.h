@@ -1,10 +1,10 @@
 /*
- * These functions compute the size of a CPU call's workspace. What suffices for a problem suffices
- * for every smaller one: of the same types, heads, head dimensions, flags and pointers, with no
- * larger batch, seqlen_q and seqlen_k, and no more threads. plan.h says what one problem needs,
- * which can be more than the need of a larger one: few rows have partial results where many have
- * none, and workers have several short heads at once. The sizes here are therefore upper bounds,
- * which never fall while a length, the batch or the number of threads grows.
+ * These functions compute the size of a CPU call's workspace. The least workspace of a problem
+ * suffices for every smaller one: of the same types, heads, head dimensions, flags and pointers,
+ * with no larger batch, seqlen_q and seqlen_k. plan.h says what one problem uses, which can be more
+ * than a larger one does: few rows have partial results where many have none. The least size is
+ * therefore an upper bound, which never falls while a length or the batch grows; in what a call
+ * gets beyond it, its plan makes itself fit.
  */
 #ifndef FLASH_CPU_WORKSPACE_H
 #define FLASH_CPU_WORKSPACE_H
@@ -31,14 +31,11 @@ uint64_t cpu_workspace_partials(const flash_params_t *params, int64_t rows, int6
 uint64_t cpu_workspace_packed(const cpu_family_t *family, const flash_config_t *config,
                               const flash_params_t *params, int64_t shared_keys);
 
-/* ---- The whole workspace, at any alignment; UINT64_MAX on overflow ---- */
+/* ---- The whole workspace ---- */
 
-/* Returns the least size that serves any problem up to this one, for any number of threads. */
+/* Returns the least size, at any alignment, that serves any problem up to this one, for any number
+ * of threads; UINT64_MAX on overflow. */
 uint64_t cpu_workspace_least(const cpu_family_t *family, const flash_config_t *config,
                              const flash_params_t *params);
-
-/* Returns the size beyond which nothing is gained with n_threads. */
-uint64_t cpu_workspace_full(const cpu_family_t *family, const flash_config_t *config,
-                            const flash_params_t *params, int32_t n_threads);
 
 #endif

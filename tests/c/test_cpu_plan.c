@@ -459,37 +459,32 @@ static void tasks_have_fewer_rows_where_threads_have_none(void **state) {
 
 /* ---- Whole heads ---- */
 
-/* How workers share the heads of a problem, in a workspace of some size. */
-typedef struct share {
-    int64_t n_slots;
-    int64_t turns;
-    int64_t n_whole;
-} share_t;
-
-static share_t share_within(const flash_params_t *p, int32_t n_workers, uint64_t workspace_size) {
-    const cpu_plan_t plan = plan_of(p, n_workers);
-    const int64_t n_slots = cpu_plan_slots(&plan, n_workers, workspace_size);
-    const share_t share = {n_slots, cpu_plan_turns(&plan, n_workers, n_slots),
-                           cpu_plan_whole_heads(&plan, p, n_workers, n_slots)};
-    return share;
+/* Returns the plan in a workspace of some size that has room for all workers. */
+static cpu_plan_t plan_within(const flash_params_t *p, int32_t n_threads, uint64_t size) {
+    cpu_plan_t plan = plan_of(p, n_threads);
+    assert_true(cpu_plan_fit(&plan, p, size));
+    assert_int_equal(plan.n_workers, plan.max_workers);
+    return plan;
 }
 
-static share_t share_of(const flash_params_t *p, int32_t n_workers) {
-    const cpu_plan_t plan = plan_of(p, n_workers);
-    return share_within(p, n_workers, cpu_plan_workspace(&plan, n_workers));
+/* Returns the bytes that suffice for a head of each worker, and one more of each but one. */
+static uint64_t bytes_of_single_heads(const cpu_plan_t *plan) {
+    const int64_t n_slots = min64(plan->max_slots, 2 * plan->n_workers - 1);
+    return CPU_WORKSPACE_ALIGNMENT - 1 + plan->scratch_at +
+           (uint64_t)plan->n_workers * plan->scratch_size + (uint64_t)n_slots * plan->packed_size;
 }
 
 static int64_t whole_heads(const flash_params_t *p, int32_t n_workers) {
-    return share_of(p, n_workers).n_whole;
+    return plan_of(p, n_workers).n_whole;
 }
 
-/* Checks the share for any size of workspace. */
-static void check_share(const flash_params_t *p, int32_t n_workers, share_t share) {
-    const int64_t n_heads = (int64_t)p->batch * p->n_heads_kv, n_taken = n_workers * share.turns;
-    assert_true(share.turns >= 1);
-    assert_int_equal(share.n_whole, n_heads / n_taken * n_taken);
-    if (share.n_whole > 0)
-        assert_true(n_taken + n_heads - share.n_whole <= share.n_slots);
+static void check_share(const flash_params_t *p, const cpu_plan_t *plan) {
+    const int64_t n_heads = (int64_t)p->batch * p->n_heads_kv;
+    const int64_t n_taken = plan->n_workers * plan->turns;
+    assert_true(plan->turns >= 1);
+    assert_int_equal(plan->n_whole, n_heads / n_taken * n_taken);
+    if (plan->n_whole > 0)
+        assert_true(n_taken + n_heads - plan->n_whole <= plan->n_slots);
 }
 
 static void every_worker_has_as_many_whole_heads_and_all_have_slots(void **state) {
@@ -498,11 +493,13 @@ static void every_worker_has_as_many_whole_heads_and_all_have_slots(void **state
         const flash_params_t p = problem(2, 300, 300, 1, n_heads_kv);
         for (int32_t n_workers = 1; n_workers <= MOST_WORKERS; n_workers++) {
             const cpu_plan_t plan = plan_of(&p, n_workers);
-            const uint64_t most = cpu_plan_workspace(&plan, n_workers);
-            uint64_t size = cpu_plan_least_workspace(&plan, n_workers);
-            for (; size < most; size += plan.packed_size)
-                check_share(&p, n_workers, share_within(&p, n_workers, size));
-            check_share(&p, n_workers, share_within(&p, n_workers, most));
+            const uint64_t most = cpu_plan_workspace(&plan);
+            uint64_t size = max_u64(bytes_of_single_heads(&plan), plan.least_workspace);
+            check_share(&p, &plan);
+            for (; size <= most; size += plan.packed_size) {
+                const cpu_plan_t fitting = plan_within(&p, n_workers, size);
+                check_share(&p, &fitting);
+            }
         }
     }
 }
@@ -513,21 +510,41 @@ static void heads_side_by_side_go_by_turns(void **state) {
     (void)state;
     behind.k_stride.seq = D_HEAD;
     behind.k_stride.head = (int64_t)100 * D_HEAD;
-    assert_int_equal(share_of(&p, 1).turns, 8);
-    assert_int_equal(share_of(&p, 2).turns, 4); /* four rounds each */
-    assert_int_equal(share_of(&p, 5).turns, 1);
-    assert_int_equal(share_of(&behind, 1).turns, 1);
+    assert_int_equal(plan_of(&p, 1).turns, 8);
+    assert_int_equal(plan_of(&p, 2).turns, 4); /* four rounds each */
+    assert_int_equal(plan_of(&p, 5).turns, 1);
+    assert_int_equal(plan_of(&behind, 1).turns, 1);
 }
 
 static void less_memory_means_fewer_turns(void **state) {
     const flash_params_t p = problem(1, 300, 100, 1, 32);
     const cpu_plan_t plan = plan_of(&p, 2);
-    const uint64_t least = cpu_plan_least_workspace(&plan, 2);
+    const uint64_t single = bytes_of_single_heads(&plan);
     (void)state;
-    assert_int_equal(cpu_plan_workers(&plan, least), 2);
-    assert_int_equal(share_within(&p, 2, least).turns, 1);
-    assert_int_equal(share_within(&p, 2, least + 4 * plan.packed_size).turns, 2);
-    assert_true(least < cpu_plan_workspace(&plan, 2));
+    assert_int_equal(plan_within(&p, 2, single).turns, 1);
+    assert_int_equal(plan_within(&p, 2, single + 4 * plan.packed_size).turns, 2);
+    assert_true(single < cpu_plan_workspace(&plan));
+}
+
+/* Workers go on with packed keys of a single head, and with fewer rows in a task. */
+static void less_memory_takes_slots_and_rows_before_workers(void **state) {
+    const flash_params_t heads = problem(1, 300, 100, 1, 32);
+    flash_params_t rows = problem(1, 8192, 4096, 1, 16);
+    cpu_plan_t plan = plan_of(&heads, 8);
+    const uint64_t one_slot = bytes_of_single_heads(&plan) - 14 * plan.packed_size;
+    (void)state;
+    assert_int_equal(plan_within(&heads, 8, one_slot).n_slots, 1);
+    assert_int_equal(plan_within(&heads, 8, one_slot).n_whole, 0);
+    assert_true(cpu_plan_fit(&plan, &heads, one_slot - 1) && plan.n_workers == 7);
+
+    rows.d_head = rows.d_head_v = 512; /* so that many rows need more scratch memory */
+    plan = plan_with(&AMX_ROW, &rows, 2);
+    assert_int_equal(plan.rows_per_task, 1024);
+    const uint64_t enough = bytes_of_single_heads(&plan) - 2 * plan.packed_size;
+    assert_true(cpu_plan_fit(&plan, &rows, enough));
+    assert_true(plan.rows_per_task == 1024 && plan.n_workers == 2 && plan.n_slots == 1);
+    assert_true(cpu_plan_fit(&plan, &rows, enough - 1));
+    assert_true(plan.rows_per_task == 512 && plan.n_workers == 2 && plan.n_slots == 1);
 }
 
 static void large_or_unlike_heads_are_shared(void **state) {
@@ -676,13 +693,14 @@ static void what_can_be_counted_is_planned(void **state) {
     for (int i = 0; i < N_ARCHS; i++)
         for (size_t j = 0; j < sizeof problems / sizeof problems[0]; j++) {
             const flash_config_t config = config_of(ARCHS[i]);
-            const cpu_plan_t plan = plan_with(&config, &problems[j], 4096);
+            cpu_plan_t plan = plan_with(&config, &problems[j], 4096);
             const cpu_cut_t cut =
                 cpu_cut_sequence(plan.family, &config, &problems[j], plan.rows_per_task, 0);
             assert_null(cpu_plan_obstacle(&config, &problems[j]));
             assert_true(plan.max_workers >= 1 && cut.n_tasks_per_head >= 1);
-            assert_true(cpu_plan_workers(&plan, plan.least_workspace) >= 1);
-            assert_true(cpu_plan_workers(&plan, plan.least_workspace - 1) == 0);
+            assert_false(cpu_plan_fit(&plan, &problems[j], plan.least_workspace - 1));
+            assert_true(cpu_plan_fit(&plan, &problems[j], plan.least_workspace));
+            assert_true(plan.n_workers >= 1);
         }
 }
 
@@ -721,6 +739,7 @@ int main(void) {
         cmocka_unit_test(every_worker_has_as_many_whole_heads_and_all_have_slots),
         cmocka_unit_test(heads_side_by_side_go_by_turns),
         cmocka_unit_test(less_memory_means_fewer_turns),
+        cmocka_unit_test(less_memory_takes_slots_and_rows_before_workers),
         cmocka_unit_test(large_or_unlike_heads_are_shared),
         cmocka_unit_test(heads_of_many_rows_are_whole_in_four_rounds),
         cmocka_unit_test(heads_that_pack_nothing_are_not_whole),

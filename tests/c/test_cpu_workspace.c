@@ -1,5 +1,6 @@
 /*
- * The workspace of a CPU call suffices for every smaller problem, and all that is used is in it.
+ * The least workspace of a CPU call suffices for every smaller problem, and all that is used is in
+ * what a call gets.
  */
 #include "core/int64.h"
 #include "cpu/plan.h"
@@ -73,77 +74,61 @@ static flash_params_t random_kind(const flash_config_t *config) {
     p.window_right = -1;
     p.cu_seqlens_q = kind == 1 || kind == 2 ? &some : NULL;
     p.cu_seqlens_k = kind == 2 ? &some : NULL;
-    p.seqused_k = kind == 3 ? &some : NULL;
+    p.seqused_k = kind == 3 || kind == 4 ? &some : NULL;
+    p.seqused_q = kind == 4 ? &some : NULL;
+    p.pages.rows = kind == 4 ? &some : NULL;
+    p.pages.indptr = kind == 2 ? &some : NULL;
     return p;
 }
 
-typedef struct needs {
-    uint64_t least;
-    uint64_t full;
-} needs_t;
-
-static needs_t needs_of(const flash_config_t *config, const flash_params_t *p, int32_t n_threads) {
-    const cpu_family_t *family = cpu_family(config->arch);
-    return (needs_t){cpu_workspace_least(family, config, p),
-                     cpu_workspace_full(family, config, p, n_threads)};
+static uint64_t least_of(const flash_config_t *config, const flash_params_t *p) {
+    return cpu_workspace_least(cpu_family(config->arch), config, p);
 }
 
-static void print_problem(const flash_config_t *c, const flash_params_t *p, int32_t n_threads) {
+static void print_problem(const flash_config_t *c, const flash_params_t *p) {
     print_message(
         "arch %d dtype %d (Q %d) B_r %d B_c %d: batch %d, %d queries, %d keys, %d K/V heads, "
-        "group %d, d_head %d, %d threads, ragged %d %d %d\n",
+        "group %d, d_head %d, ragged %d %d %d\n",
         c->arch, c->dtype, p->q_dtype, c->B_r, c->B_c, p->batch, p->seqlen_q, p->seqlen_k,
-        p->n_heads_kv, p->group, p->d_head, n_threads, p->cu_seqlens_q != NULL,
-        p->cu_seqlens_k != NULL, p->seqused_k != NULL);
+        p->n_heads_kv, p->group, p->d_head, p->cu_seqlens_q != NULL, p->cu_seqlens_k != NULL,
+        p->seqused_k != NULL);
 }
 
 /* ---- Sizes that suffice ---- */
-
-static bool no_larger(needs_t a, needs_t b) {
-    return a.least <= b.least && a.full <= b.full;
-}
 
 static void what_suffices_for_a_problem_suffices_for_every_smaller_one(void **state) {
     (void)state;
     for (int i = 0; i < N_PAIRS; i++) {
         const flash_config_t *config = &ONE_OF(CONFIGS);
         flash_params_t large = random_kind(config), small = large;
-        const int32_t n_large = 1 + random_length(MOST_THREADS - 1);
-        const int32_t n_small = 1 + random_length(n_large - 1);
         set_lengths(&large, 1 + random_length(20), random_length(20000), random_length(200000));
         set_lengths(&small, random_length(large.batch), random_length(large.seqlen_q),
                     random_length(large.seqlen_k));
-        if (no_larger(needs_of(config, &small, n_small), needs_of(config, &large, n_large)))
+        if (least_of(config, &small) <= least_of(config, &large))
             continue;
-        print_problem(config, &large, n_large);
-        print_problem(config, &small, n_small);
+        print_problem(config, &large);
+        print_problem(config, &small);
         fail_msg("the smaller problem needs more (problem number %d)", i);
     }
 }
 
-/* Each step adds one query, key, sequence or thread, where splits and shared keys begin and end. */
+/* Each step adds one query, key or sequence, where splits and shared keys begin and end. */
 static void no_size_falls_from_one_length_to_the_next(void **state) {
     (void)state;
     for (int i = 0; i < N_CONFIGS; i++) {
         flash_params_t p = {
             .n_heads = 32, .n_heads_kv = 8, .group = 4, .d_head = 64, .d_head_v = 64};
-        needs_t before = {0, 0};
+        uint64_t before = 0;
         for (int32_t n = 0; n < 6000; n++) {
             set_lengths(&p, 1, 40, n);
-            assert_true(no_larger(before, needs_of(&CONFIGS[i], &p, 2)));
-            before = needs_of(&CONFIGS[i], &p, 2);
+            assert_true(before <= least_of(&CONFIGS[i], &p));
+            before = least_of(&CONFIGS[i], &p);
         }
-        before = (needs_t){0, 0};
+        before = 0;
         for (int32_t n = 0; n < 3000; n++) {
             set_lengths(&p, 2, n, 4000);
-            assert_true(no_larger(before, needs_of(&CONFIGS[i], &p, 3)));
-            before = needs_of(&CONFIGS[i], &p, 3);
-        }
-        before = (needs_t){0, 0};
-        for (int32_t n = 1; n < 4096; n++) {
-            set_lengths(&p, 4, 2000, 2000);
-            assert_true(no_larger(before, needs_of(&CONFIGS[i], &p, n)));
-            before = needs_of(&CONFIGS[i], &p, n);
+            assert_true(before <= least_of(&CONFIGS[i], &p));
+            before = least_of(&CONFIGS[i], &p);
         }
     }
 }
@@ -155,10 +140,17 @@ static void a_chunk_that_is_not_split_fits_where_a_larger_one_is(void **state) {
     cpu_plan_t plan;
     (void)state;
     set_lengths(&p, 1, 32, 4096);
-    const needs_t large = needs_of(config, &p, 1);
+    const uint64_t large = least_of(config, &p);
     set_lengths(&p, 1, 25, 2262);
     assert_int_equal(cpu_plan_make(config, &p, 1, &plan), FLASH_SUCCESS);
-    assert_int_equal(cpu_plan_workers(&plan, large.least), 1);
+    assert_true(cpu_plan_fit(&plan, &p, large));
+}
+
+static cpu_plan_t plan_with(const flash_config_t *config, const flash_params_t *p,
+                            int32_t n_threads) {
+    cpu_plan_t plan;
+    assert_int_equal(cpu_plan_make(config, p, n_threads, &plan), FLASH_SUCCESS);
+    return plan;
 }
 
 /* Many rows of a head share packed keys. Those of latent attention are long, and its heads many. */
@@ -175,56 +167,76 @@ static void a_bound_on_lengths_is_not_paid_for_without_end(void **state) {
                                 .seqused_k = &some};
             p.window_left = p.window_right = -1;
             set_lengths(&p, 7, queries[j], 1 << 24);
-            const needs_t needs = needs_of(&CONFIGS[i], &p, 16);
+            const cpu_plan_t plan = plan_with(&CONFIGS[i], &p, 16);
             set_lengths(&p, 7, queries[j], INT32_MAX);
-            assert_true(no_larger(needs_of(&CONFIGS[i], &p, 16), needs));
-            assert_true(needs.full < (uint64_t)6 << 30);
+            const cpu_plan_t longest = plan_with(&CONFIGS[i], &p, 16);
+            assert_int_equal(cpu_plan_workspace(&longest), cpu_plan_workspace(&plan));
+            assert_true(cpu_plan_workspace(&plan) < (uint64_t)6 << 30);
         }
+}
+
+/* A workspace that a larger problem asks for leaves a smaller one nearly all of its workers. */
+static void a_larger_problems_workspace_has_room_for_the_workers(void **state) {
+    int n_fewer = 0;
+    (void)state;
+    for (int i = 0; i < N_PAIRS; i++) {
+        const flash_config_t *config = &ONE_OF(CONFIGS);
+        flash_params_t large = random_kind(config), small = large;
+        const int32_t n_threads = 1 + random_length(15);
+        set_lengths(&large, 1 + random_length(20), 1 + random_length(20000),
+                    1 + random_length(200000));
+        set_lengths(&small, 1 + random_length(large.batch - 1),
+                    1 + random_length(large.seqlen_q - 1), 1 + random_length(large.seqlen_k - 1));
+        const cpu_plan_t plan = plan_with(config, &large, n_threads);
+        cpu_plan_t smaller = plan_with(config, &small, n_threads);
+        assert_true(cpu_plan_fit(&smaller, &small, cpu_plan_workspace(&plan)));
+        n_fewer += smaller.n_workers < smaller.max_workers;
+    }
+    assert_in_range(n_fewer, 0, N_PAIRS / 200);
 }
 
 /* ---- Memory in use ---- */
 
 static cpu_plan_t random_plan(flash_params_t *p, int32_t *n_threads) {
     const flash_config_t *config = &ONE_OF(CONFIGS);
-    cpu_plan_t plan;
     *p = random_kind(config);
     *n_threads = 1 + random_length(MOST_THREADS - 1);
     set_lengths(p, 1 + random_length(20), 1 + random_length(20000), random_length(200000));
-    assert_int_equal(cpu_plan_make(config, p, *n_threads, &plan), FLASH_SUCCESS);
-    return plan;
+    return plan_with(config, p, *n_threads);
 }
 
-static void the_full_size_is_all_that_the_workers_gain_by(void **state) {
+static void a_plan_has_all_it_gains_by_in_what_it_asks_for(void **state) {
     (void)state;
     for (int i = 0; i < N_PAIRS; i++) {
         flash_params_t p;
         int32_t n_threads;
         const cpu_plan_t plan = random_plan(&p, &n_threads);
-        const needs_t sizes = needs_of(plan.config, &p, n_threads);
-        assert_true(sizes.least <= sizes.full);
-        assert_true(cpu_plan_least_workspace(&plan, 1) <= sizes.least);
-        for (int32_t n = 1; n <= plan.max_workers; n++)
-            assert_true(cpu_plan_workspace(&plan, n) <= sizes.full);
-        assert_int_equal(cpu_plan_workers(&plan, sizes.full), plan.max_workers);
-        assert_int_equal(cpu_plan_workers(&plan, sizes.least - 1), 0);
-        assert_true(cpu_plan_workers(&plan, sizes.least) >= 1);
+        cpu_plan_t fitting = plan;
+        assert_false(cpu_plan_fit(&fitting, &p, plan.least_workspace - 1));
+        assert_memory_equal(&fitting, &plan, sizeof plan);
+        assert_true(cpu_plan_fit(&fitting, &p, cpu_plan_workspace(&plan)));
+        assert_memory_equal(&fitting, &plan, sizeof plan);
+        assert_int_equal(plan.n_workers, plan.max_workers);
+        assert_true(cpu_plan_fit(&fitting, &p, plan.least_workspace));
     }
 }
 
 /* Checks that all scratch memory and slots end within the workspace, wherever it begins. */
-static void check_use(const cpu_plan_t *plan, const flash_params_t *p, uint64_t size) {
-    const int32_t n = cpu_plan_workers(plan, size);
+static void check_use(const cpu_plan_t *wanted, const flash_params_t *p, uint64_t size) {
     const int64_t n_heads = (int64_t)p->batch * p->n_heads_kv;
-    if (size < plan->least_workspace)
+    cpu_plan_t plan = *wanted;
+    if (!cpu_plan_fit(&plan, p, size)) {
+        assert_true(size < plan.least_workspace);
         return;
-    const int64_t n_slots = cpu_plan_slots(plan, n, size), turns = cpu_plan_turns(plan, n, n_slots);
-    const uint64_t end =
-        plan->scratch_at + (uint64_t)n * plan->scratch_size + (uint64_t)n_slots * plan->packed_size;
-    assert_true(n >= 1 && n <= plan->max_workers);
+    }
+    const uint64_t end = plan.scratch_at + (uint64_t)plan.n_workers * plan.scratch_size +
+                         (uint64_t)plan.n_slots * plan.packed_size;
+    assert_true(plan.n_workers >= 1 && plan.n_workers <= plan.max_workers);
     assert_true(CPU_WORKSPACE_ALIGNMENT - 1 + end <= size);
-    assert_true(n_slots >= min64(plan->max_slots, 2 * n - 1) && n_slots <= plan->max_slots);
-    const int64_t n_whole = cpu_plan_whole_heads(plan, p, n, n_slots);
-    assert_true(n_whole == 0 || n * turns + n_heads - n_whole <= n_slots);
+    assert_true(plan.n_slots >= min64(plan.max_slots, 1) && plan.n_slots <= wanted->n_slots);
+    assert_true(plan.rows_per_task <= wanted->rows_per_task);
+    assert_true(plan.n_whole == 0 ||
+                plan.n_workers * plan.turns + n_heads - plan.n_whole <= plan.n_slots);
 }
 
 static void scratch_and_slots_fit_in_every_size(void **state) {
@@ -233,7 +245,7 @@ static void scratch_and_slots_fit_in_every_size(void **state) {
         flash_params_t p;
         int32_t n_threads;
         const cpu_plan_t plan = random_plan(&p, &n_threads);
-        const uint64_t full = cpu_workspace_full(plan.family, plan.config, &p, n_threads);
+        const uint64_t full = cpu_plan_workspace(&plan);
         for (int32_t n = 1; n <= MOST_THREADS; n++) { /* where one more of something just fits */
             const uint64_t before =
                 CPU_WORKSPACE_ALIGNMENT - 1 + plan.scratch_at + (uint64_t)n * plan.scratch_size;
@@ -253,7 +265,8 @@ int main(void) {
         cmocka_unit_test(no_size_falls_from_one_length_to_the_next),
         cmocka_unit_test(a_chunk_that_is_not_split_fits_where_a_larger_one_is),
         cmocka_unit_test(a_bound_on_lengths_is_not_paid_for_without_end),
-        cmocka_unit_test(the_full_size_is_all_that_the_workers_gain_by),
+        cmocka_unit_test(a_larger_problems_workspace_has_room_for_the_workers),
+        cmocka_unit_test(a_plan_has_all_it_gains_by_in_what_it_asks_for),
         cmocka_unit_test(scratch_and_slots_fit_in_every_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

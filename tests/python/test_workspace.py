@@ -14,7 +14,7 @@ import flashattn
 import numpy as np
 import pytest
 from direct import ForwardCall
-from flashattn import _abi, _attention, _tensor, _workspace
+from flashattn import _abi, _attention, _workspace
 from flashattn._library import library
 from flashattn._problem import Problem as CallArguments
 from hypothesis import given, settings
@@ -176,31 +176,6 @@ CHUNK = AttentionProblem(1, 32, 4096, 32, 8, 64, dtype="float16", causal=True)
 SMALLER_CHUNK = replace(CHUNK, seqlen_q=25, seqlen_k=2262)
 THREADS = (1, 2, 3, 16, 64)
 
-# Arrays that a call may have. The size depends only on which of them it has.
-LENGTHS_AND_PAGES = (
-    {},
-    {"seqused_q"},
-    {"seqused_k"},
-    {"seqused_k", "page_table"},
-    {"seqused_q", "seqused_k", "page_table", "page_rows"},
-    {"cu_seqlens_q", "seqused_q", "seqused_k", "page_table", "page_indptr"},
-)
-
-
-def size_with(p: AttentionProblem, config: str, arrays: set[str]) -> int:
-    """Returns the size that is asked for with arrays of any values, which are not read."""
-    call, anywhere = ForwardCall(), 64
-    paging = _abi.flash_paging_t(page_size=16, n_pages=5)
-    for name in ("batch", "seqlen_q", "seqlen_k", "n_heads", "n_heads_kv", "d_head"):
-        setattr(call.args, name, getattr(p, name))
-    call.args.dtype = _tensor.DTYPES[p.dtype]
-    for name in arrays:
-        setattr(paging if name.startswith("page") else call.args, name, anywhere)
-    if "page_table" in arrays:
-        paging.page_table_stride = 0 if "page_indptr" in arrays else 7
-        call.args.paging = ctypes.addressof(paging)
-    return _attention.workspace_size(call.args, flashattn.config.resolve(config))
-
 
 def least_size(p: AttentionProblem, config: str) -> int:
     """Returns the size below which the library refuses to run."""
@@ -219,37 +194,30 @@ def test_a_workspace_serves_smaller_chunks(n_threads: int) -> None:
             assert o.tobytes() == expected.tobytes()
 
 
-LENGTHS = st.one_of(st.integers(0, 300), st.integers(0, 20_000), st.integers(0, 300_000))
-
-
-@settings(random_problems, max_examples=150)
+@settings(random_problems, max_examples=60)
 @given(st.data())
-def test_smaller_problems_ask_for_no_more(data: st.DataObject) -> None:
-    n_heads_kv, group = data.draw(st.sampled_from([(1, 1), (1, 16), (8, 4), (32, 1), (3, 7)]))
+def test_a_workspace_serves_smaller_problems(data: st.DataObject) -> None:
+    """With the bits that they have in a workspace of their own."""
+    n_heads_kv, group = data.draw(st.sampled_from([(1, 1), (1, 16), (8, 4), (3, 7)]))
     d_head = data.draw(st.sampled_from([8, 64, 128]))
     dtype = data.draw(st.sampled_from(["float32", "float16", "bfloat16"]))
-    batch, seqlen_q, seqlen_k = data.draw(st.tuples(st.integers(0, 9), LENGTHS, LENGTHS))
+    batch, seqlen_q = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 300))
+    seqlen_k = data.draw(st.one_of(st.integers(1, 300), st.integers(1, 5000)))
     larger = AttentionProblem(
         batch, seqlen_q, seqlen_k, n_heads_kv * group, n_heads_kv, d_head, dtype
     )
     smaller = replace(
         larger,
-        batch=data.draw(st.integers(0, batch)),
-        seqlen_q=data.draw(st.integers(0, seqlen_q)),
-        seqlen_k=data.draw(st.integers(0, seqlen_k)),
+        batch=data.draw(st.integers(1, batch)),
+        seqlen_q=data.draw(st.integers(1, min(seqlen_q, 40))),
+        seqlen_k=data.draw(st.integers(1, seqlen_k)),
     )
-    most = data.draw(st.sampled_from(THREADS))
-    fewer = data.draw(st.sampled_from([n for n in THREADS if n <= most]))
+    flashattn.set_num_threads(data.draw(st.sampled_from(THREADS)))
     for config in configs_for(larger):
-        flashattn.set_num_threads(most)
         size = workspace_size(larger, config)
-        flashattn.set_num_threads(fewer)
-        assert workspace_size(smaller, config) <= size, config
-        for arrays in LENGTHS_AND_PAGES:
-            flashattn.set_num_threads(most)
-            size = size_with(larger, config, arrays)
-            flashattn.set_num_threads(fewer)
-            assert size_with(smaller, config, arrays) <= size, (config, arrays)
+        expected, _ = run(smaller, config=config)
+        o, _ = run(smaller, config=config, workspace_bytes=size)
+        assert o.tobytes() == expected.tobytes(), config
 
 
 # ---- What no workspace could hold --------------------------------------------------------------
