@@ -34,7 +34,8 @@ COMMAND = re.compile(
     r"(?: |$)(?!tuning 1)"
 )
 NOT_PASTED = {
-    r"--device cuda|bench-(decode|chunks)|flashattn tune|(tests|benchmarks)/gpu|results/measure": "needs a GPU",
+    r"--device cuda|bench-(decode|chunks)|flashattn tune|results/measure": "needs a GPU",
+    r"(tests|benchmarks)/gpu": "needs a GPU",
     r"\./dev (demo|test|build)": "fresh_machine.sh runs ./dev by itself",
     r"\./dev bench|flashattn bench --runs|examples/chat": "takes minutes of an idle machine",
     r"pip install transformers": "takes gigabytes",
