@@ -855,8 +855,8 @@ FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
  * size suffices for a smaller batch and shorter lengths on the same kernel too, even where these
  * would ask for more: ask once, for the largest. With kernel NULL few queries take other kernels on
  * a CUDA device than many, and ragged queries others than padded ones: ask for each number of
- * queries that calls have, with a batch of one and with the largest. Errors: as flash_forward(),
- * less those about data and workspace.
+ * queries that calls have, with a batch of one and with the largest.
+ * Errors: as flash_forward(), less those about data and workspace.
  */
 FLASH_API flash_status_t flash_workspace_size(const flash_forward_args_t *args,
                                               const flash_kernel_t *kernel, uint64_t *size);
