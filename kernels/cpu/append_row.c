@@ -103,7 +103,7 @@ static void convert(const append_row_t *row, int64_t begin) {
 /* ---- Latent tokens ---- */
 
 /* Writes the columns that share a scale, and the scale, so that the largest of them becomes the
- * largest element; NaN stays alone. Columns of zeros have a scale of 1. */
+ * largest element; a NaN remains in its column only. Columns of zeros have a scale of 1. */
 static void append_latent_group(const append_row_t *row, int64_t group) {
     float x[LATENT_GROUP], largest = 0;
     load(row->from, row->from_dtype, group * LATENT_GROUP, 1, LATENT_GROUP, x);

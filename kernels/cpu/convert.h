@@ -64,7 +64,7 @@ static inline uint16_t fp16_from_fp32(float value) {
     return (uint16_t)(sign | (magnitude - ((127 - 15) << 23) + half_ulp) >> 13);
 }
 
-/* NaN is S.1111.111 alone. Shifted to fp16, the other codes are 2^8 times too small. */
+/* Only S.1111.111 is NaN. Shifted to fp16, the other codes are 2^8 times too small. */
 static inline float fp32_from_e4m3(uint8_t code) {
     const uint16_t half = (uint16_t)((code & 0x80) << 8 | (code & 0x7f) << 7);
     return (code & 0x7f) == 0x7f ? fp32_from_fp16(half | 0x7e00) : fp32_from_fp16(half) * 0x1p8f;
@@ -101,7 +101,7 @@ static inline void *element_at_mutable(void *data, int64_t index, int32_t dtype)
     return (char *)data + index * element_size(dtype);
 }
 
-/* An element of LATENT_E4M3 alone is a byte, whose value only its token knows (key_load()). */
+/* An element of LATENT_E4M3 is a byte, whose value follows from its token (key_load()). */
 static inline float element_load(const void *data, int64_t index, int32_t dtype) {
     const void *element = element_at(data, index, dtype);
     DTYPES_KNOWN(5);

@@ -42,7 +42,7 @@ typedef struct cpu_family {
     /* Returns the bytes of a block of B_c packed keys, of K and V; a multiple of 64. NULL where the
      * family does not pack. */
     uint64_t (*block_size)(const flash_config_t *config, const flash_params_t *params);
-    /* Says whether a task with so many rows per head can decode on tiles. NULL: no tiles. */
+    /* Says whether a task with n_rows rows per head can decode on tiles. NULL: no tiles. */
     bool (*decodes)(const flash_config_t *config, const flash_params_t *params, int64_t n_rows);
 } cpu_family_t;
 

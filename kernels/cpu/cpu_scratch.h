@@ -43,7 +43,7 @@ static inline int64_t cpu_scratch_rows(int32_t B_r, int64_t n_rows) {
     return n_rows > B_r ? n_rows : B_r;
 }
 
-/* Returns the scratch size of one task of so many rows, with blocks of B_c keys. */
+/* Returns the scratch size of a task of `rows` rows, with blocks of B_c keys. */
 static inline uint64_t tiled_scratch_size(int64_t rows, int32_t B_c, head_dims_t dims,
                                           int64_t element_size) {
     const uint64_t r = tiled_pad(rows), d_v = tiled_pad(dims.v);

@@ -12,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Sums of so many consecutive keys are fp32; those of all keys are double. A chain of 2^20
+/* Consecutive keys whose sum is fp32; the sum of all keys is double. A chain of 2^20
  * additions in fp32 would lose four digits. */
 enum { REFERENCE_PART_KEYS = 256 };
 

@@ -8,7 +8,8 @@
 #include <time.h>
 
 /* Spinning takes longer than packing a block of keys, or than the rest of a task that began at the
- * same time. It is short beside the milliseconds for which a system takes a processor away. */
+ * same time. It is short compared with the milliseconds for which a system takes a processor away.
+ */
 enum { SPIN_NANOSECONDS = 50000 };
 
 static int64_t nanoseconds(void) {

@@ -1,6 +1,6 @@
 /*
  * A sequence is cut into tasks for the CPU. Splits of keys and whether tasks share packed keys, and
- * with them the bits of the result, depend on the sequence's lengths and masks alone, not on
+ * with them the bits of the result, depend only on the sequence's lengths and masks, not on
  * threads or on the rest of the batch. How many rows a task has does not change the result, since
  * rows are cut differently only where tasks share packed keys.
  */

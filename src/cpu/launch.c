@@ -10,7 +10,7 @@
 
 #include <inttypes.h>
 
-/* Makes the plan for a call with so many threads, in the problem's workspace. */
+/* Makes the plan for the threads of a call, in the problem's workspace. */
 static flash_status_t make_plan(const flash_kernel_t *kernel, const problem_t *problem,
                                 const parallel_t *parallel, cpu_plan_t *plan) {
     const flash_params_t *params = &problem->params;

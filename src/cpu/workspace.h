@@ -26,7 +26,7 @@ uint64_t cpu_workspace_left(const flash_params_t *params);
 /* Partial results: fp32 [batch, n_heads_kv, rows, width]. */
 uint64_t cpu_workspace_partials(const flash_params_t *params, int64_t rows, int64_t width);
 
-/* Packed K and V of a head whose tasks share at most so many keys, wherever a window lets these
+/* Packed K and V of a head whose tasks share at most shared_keys keys, wherever a window lets these
  * begin. */
 uint64_t cpu_workspace_packed(const cpu_family_t *family, const flash_config_t *config,
                               const flash_params_t *params, int64_t shared_keys);

@@ -41,7 +41,7 @@ NEVER_INLINE lanes_t raise_item(const amx_run_t *run, const amx_item_t *item, la
     return raise_rows(t, item, &scores, sum, run->rule.to_log2);
 }
 
-/* These are the tile products beside the exponentials of a chunk: P V of the item before, then the
+/* These are the tile products during the exponentials of a chunk: P V of the item before, then the
  * next scores, which are stored over those that became P. */
 typedef struct tile_work {
     const amx_item_t *previous; /* its P V is added, */
@@ -81,7 +81,7 @@ ALWAYS_INLINE void run_chunk(amx_run_t *run, amx_terms_t terms, exponentials_t *
         exponentiate_next(e, terms.keys);
 }
 
-/* These items are in the pipeline: exponentials of `item` are computed beside P V of `previous`
+/* These items are in the pipeline: exponentials of `item` are computed during P V of `previous`
  * and, at the end, the first scores of `next`. */
 typedef struct pipeline {
     amx_item_t previous;
@@ -90,13 +90,13 @@ typedef struct pipeline {
     bool more; /* there is an item after `item` */
 } pipeline_t;
 
-/* Returns the first square along d_v of the P V beside chunk `index` of the item. */
+/* Returns the first square along d_v of the P V during chunk `index` of the item. */
 ALWAYS_INLINE int32_t first_column(const amx_scratch_t *t, const amx_item_t *previous,
                                    const amx_item_t *item, int32_t index) {
     return previous->last == 0 ? 0 : index * (int32_t)t->v_columns / item->n_chunks;
 }
 
-/* Returns the operands of the first product beside chunk `index` of the item. Where its next scores
+/* Returns the operands of the first product during chunk `index` of the item. Where its next scores
  * are another item's, these are the wrong ones, and are loaded for nothing. */
 ALWAYS_INLINE operands_t first_of_tile_work(const amx_scratch_t *t, amx_terms_t terms,
                                             const amx_item_t *previous, const amx_item_t *item,
@@ -162,7 +162,7 @@ ALWAYS_INLINE void run_items(amx_run_t *run, amx_terms_t terms) {
     while (pipe.more) {
         pipe.more = next_item(run, &pipe.next);
         if (!pipe.more)
-            pipe.next = (amx_item_t){.n_chunks = 1}; /* nothing to score beside P V */
+            pipe.next = (amx_item_t){.n_chunks = 1}; /* nothing to score during P V */
         run_item(run, terms, &pipe);
         pipe.previous = pipe.item;
         pipe.item = pipe.next;

@@ -112,7 +112,8 @@ static inline uint64_t amx_scratch_size(const flash_config_t *config, const flas
            amx_block_size(config, dims);
 }
 
-/* Says whether a head with so many rows is decoded on tile registers where its keys are split. */
+/* Says whether a head with that number of rows is decoded on tile registers where its keys are
+ * split. */
 static inline bool amx_decodes(const flash_config_t *config, const flash_params_t *params,
                                int64_t n_rows) {
     return config->dtype == FLASH_DTYPE_BF16 && params->q_dtype == FLASH_DTYPE_BF16 &&

@@ -39,7 +39,7 @@ ALWAYS_INLINE unsigned flush_subnormals(void) {
     return control;
 }
 
-/* Configures the tiles. gcc 12 assumes that the instruction reads the first 8 bytes alone, and may
+/* Configures the tiles. gcc 12 assumes that the instruction reads only the first 8 bytes, and may
  * drop stores to the others. */
 ALWAYS_INLINE void tiles_load_config(const tile_config_t *config) {
     __asm__ volatile("" : : "r"(config) : "memory");

@@ -53,8 +53,8 @@ ALWAYS_INLINE decode_scratch_t decode_divide_scratch(void *memory, head_dims_t d
  *   0      scores of 16 keys; with 16 rows also O of odd columns
  *   1      16 keys of K or V
  *   2      Q^T
- *   3, 4   P of keys 0 ... 15 and 16 ... 31; with 16 rows for even columns alone
- *   5      O; with 16 rows of even columns alone
+ *   3, 4   P of keys 0 ... 15 and 16 ... 31; with 16 rows for even columns only
+ *   5      O; with 16 rows of even columns only
  *   6, 7   P for odd columns, with 16 rows */
 ALWAYS_INLINE unsigned decode_configure(int R) {
     tile_config_t config = {.palette = 1};

@@ -1,8 +1,8 @@
 /*
  * This file computes O += P V for a task that decodes. Rows of V are the right operand as they lie,
  * 16 keys by 32 columns a tile. A tile product sums over pairs of the right operand's elements
- * (TDPBF16PS, Intel SDM volume 2), which here are two columns of a key. So P is there twice: beside
- * zeros for the odd columns, and beside zeros for the even ones. Infinity or NaN in one column
+ * (TDPBF16PS, Intel SDM volume 2), which here are two columns of a key. So P is there twice: paired
+ * with zeros for the odd columns, and with zeros for the even ones. Infinity or NaN in one column
  * makes NaN of its neighbour; then even and odd columns are computed apart.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_VALUES_H

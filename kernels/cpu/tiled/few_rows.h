@@ -44,7 +44,7 @@ ALWAYS_INLINE int64_t widest_key(const tile_scratch_t *t) {
 
 /* Returns how many of n_heads heads a step takes together. STEP_UNIT keys of them may take half as
  * much again as a step. O of all of them is loaded and stored in each step, so that the level 1
- * cache has to hold it beside two steps. */
+ * cache has to hold it together with two steps. */
 static inline int64_t heads_together(const tile_scratch_t *t, int64_t bytes, int64_t n_heads,
                                      int32_t dtype) {
     const int64_t o_bytes = t->head_rows * t->d_v * element_size(FLASH_DTYPE_FP32);

@@ -1,7 +1,7 @@
 /*
  * Few rows read K and V in place. The rows of a head lie far apart, and the processor does not
- * predict them, so that keys are prefetched while those before them are used: K beside the scores,
- * V beside P V, a row for each row that is used.
+ * predict them, so that keys are prefetched while those before them are used: K during the scores,
+ * V during P V, a row for each row that is used.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_IN_PLACE_H
 #define FLASH_KERNELS_CPU_TILED_IN_PLACE_H
@@ -11,8 +11,8 @@
 #include "cpu/tiled/arithmetic.h"
 #include "cpu/tiled/prefetch_part.h"
 
-/* Says whether a micro-kernel of so many rows, a constant, prefetches keys. One row of fp32 per
- * head does not, where the family has a way for it (CPU_WAY_SINGLE_ROWS). */
+/* Says whether a micro-kernel of that number of rows, a constant, prefetches keys. One row of fp32
+ * per head does not, where the family has a way for it (CPU_WAY_SINGLE_ROWS). */
 ALWAYS_INLINE bool prefetches_keys(int32_t dtype, const int rows) {
     return VEC_SINGLE_ROW_STEP_BYTES == 0 || dtype != FLASH_DTYPE_FP32 || rows > 1;
 }

@@ -38,7 +38,8 @@ static inline panel_t panel_of(int64_t column, int64_t depth, int64_t columns) {
     return panel;
 }
 
-/* Returns where a tile of rows prefetches beside the panel at `data`: in its share of the next. */
+/* Returns where a tile of rows prefetches while it reads the panel at `data`: in its share of the
+ * next. */
 static inline const char *panel_prefetch(const float *data, panel_t panel, int64_t depth,
                                          int64_t row) {
     return (const char *)(data + panel.width * depth) +

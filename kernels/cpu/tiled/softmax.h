@@ -19,7 +19,7 @@
 #include <math.h>
 #include <string.h>
 
-/* A score may be so many units of log2 above the reference: P stays far from overflow. */
+/* The most units of log2 by which a score may be above the reference: P stays far from overflow. */
 static const float REFERENCE_SLACK = 8;
 
 /* Computes tanh: near 0, where 1 - 2 / (e^2x + 1) cancels, by a polynomial (Cephes tanhf). */
@@ -98,7 +98,7 @@ NEVER_INLINE void rewrite_scores(float *s, int64_t n, const softmax_rule_t *rule
         rewrite_extreme_scores(s, n, rule->softmax_scale, rule->softcap);
 }
 
-/* Hides what whole vectors hold beside the row's own scores, begin ... end - 1. */
+/* Hides what whole vectors hold around the row's own scores, begin ... end - 1. */
 static inline void hide_rest(float *s, int64_t first, int64_t begin, int64_t end, int64_t last) {
     for (int64_t i = first; i < begin; i++)
         s[i] = -INFINITY;

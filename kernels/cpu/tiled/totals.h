@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-/* A part has so many keys, counted from the sequence's first key, that fp32 adds them up within
+/* Keys of a part, counted from the sequence's first key: few enough that fp32 adds them up within
  * 1e-5 even if all errors have the same sign. P V of a block of packed keys is one addition
  * (multiply.h), so that a part has more keys there. */
 enum { PART_KEYS_IN_PLACE = 512, PART_BLOCKS_PACKED = 32 };
@@ -32,8 +32,8 @@ static inline void end_part(const tile_scratch_t *t, int64_t row) {
     move_sums(t->o + row * t->d_v_pad, o_total, t->d_v_pad);
 }
 
-/* Ends the part of each row that sees keys on both sides of key `end`. So a row's parts depend on
- * its own keys alone. */
+/* Ends the part of each row that sees keys on both sides of key `end`. So a row's parts depend
+ * only on its own keys. */
 NEVER_INLINE void end_parts(const tile_scratch_t *t, int32_t end) {
     for (int64_t row = 0; row < t->n_rows; row++)
         if (t->begin[row] < end && end < t->end[row])

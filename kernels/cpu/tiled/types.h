@@ -37,7 +37,7 @@ ALWAYS_INLINE bool keys_are(int32_t dtype, const int32_t type) {
     return dtype == type && (decoded || has_kernel_of(type));
 }
 
-/* Says the same of Q or O. Both may be fp32 beside keys of any type. */
+/* Says the same of Q or O. Both may be fp32 with keys of any type. */
 ALWAYS_INLINE bool rows_are(int32_t dtype, const int32_t type) {
     return dtype == type &&
            (type == FLASH_DTYPE_FP32 || has_kernel_of_8_bits() || has_kernel_of(type));
