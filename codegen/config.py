@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import make_dataclass
 
-from .facts import FAMILIES, FIELDS, Arch, Dtype, Feature, Op, Word
+from .facts import CONVERTED_TO, FAMILIES, FIELDS, Arch, Dtype, Feature, Op, Word
 
 Config = make_dataclass(
     "Config",
@@ -26,6 +26,17 @@ def features_of(config: Config) -> list[Feature]:
     return [feature for feature in Feature if config.features & feature]
 
 
+def operand_dtype(config: Config) -> Dtype:
+    """Returns the type that a CUDA kernel's products are computed in."""
+    dtype = Dtype(config.dtype)
+    return Dtype(config.operand_dtype or CONVERTED_TO.get(dtype, dtype))
+
+
+def converts(config: Config) -> bool:
+    """Says whether a CUDA kernel converts K and V before it multiplies them."""
+    return operand_dtype(config) != config.dtype
+
+
 def c_initialiser(config: Config) -> str:
     """Returns the initialiser of a flash_config_t, with braces. Its enumerators must be known."""
     enumerators = {
@@ -34,8 +45,15 @@ def c_initialiser(config: Config) -> str:
         "dtype": f"FLASH_DTYPE_{Dtype(config.dtype).name}",
         "features": " | ".join(f"FLASH_FEATURE_{f.name}" for f in features_of(config)) or "0",
     }
+    if config.operand_dtype:
+        enumerators["operand_dtype"] = f"FLASH_DTYPE_{Dtype(config.operand_dtype).name}"
     values = [enumerators.get(field, str(getattr(config, field))) for field in FIELDS]
     return "{" + ", ".join(["(uint32_t)sizeof(flash_config_t)", *values]) + "}"
+
+
+def _types_part(config: Config) -> str:
+    types = [config.dtype, *([config.operand_dtype] if config.operand_dtype else [])]
+    return "x".join(Dtype(dtype).name.lower().replace("_", "") for dtype in types)
 
 
 def _name_parts(config: Config, word: Word) -> list[str]:
@@ -53,7 +71,7 @@ def kernel_name(config: Config) -> str:
         "flash",
         Op(config.op).symbol,
         family.name.replace("_", ""),
-        Dtype(config.dtype).name.lower().replace("_", ""),
+        _types_part(config),
         f"d{config.d_head or 'any'}" + (f"v{config.d_head_v}" if config.d_head_v else ""),
         f"{config.B_r}x{config.B_c}" if config.B_c else f"{config.B_r}",
     ]

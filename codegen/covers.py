@@ -36,4 +36,4 @@ def values() -> tuple[Config, ...]:
 def _file_of(config: Config) -> tuple:
     """What the kernels of a file have in common where FLASH_GROUP_CUDA_KERNELS joins them. Files of
     about as many kernels end at about the same time."""
-    return config.arch, config.dtype, config.d_head, config.d_head_v
+    return config.arch, config.dtype, config.operand_dtype, config.d_head, config.d_head_v

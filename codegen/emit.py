@@ -61,12 +61,14 @@ def _row(config: Config, has_kernel: bool) -> str:
     name = kernel_name(config)
     family = FAMILIES[Arch(config.arch)]
     function = f"(void (*)(void)){name}" if has_kernel else "NULL"
+    types = family.row_types.index((config.dtype, config.operand_dtype))
     return f"""\
     /* {format_config(config)} */
     {{{indented_initialiser(config, "    ")},
      "{name}",
      {function},
-     &family_{family.name}}},
+     &family_{family.name},
+     &family_types_{family.name}[{types}]}},
 """
 
 

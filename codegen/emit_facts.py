@@ -98,7 +98,7 @@ def _layout(layout: Layout) -> str:
         + f"""\
 static const config_layout_t layout_{name} = {{
     {str(layout.on_cpu).lower()}, {str(layout.any_d_head).lower()},
-    {str(layout.has_d_head_v).lower()},
+    {str(layout.has_d_head_v).lower()}, {str(layout.has_operand_dtype).lower()},
     {_reference(f"{name}_shape", len(layout.shape))},
     {_reference(f"{name}_words", len(layout.words))},
     {_reference(f"{name}_needs", len(layout.needs))},
@@ -134,18 +134,30 @@ def _choices(family: Family) -> str:
     )
 
 
-def _types(family: Family) -> str:
-    """Returns the table of element types that the family's kernels serve together."""
-    rows = (
-        "    {" + ", ".join(f"FLASH_DTYPE_{dtype.name}" for dtype in types) + "},\n"
-        for types in family.types
+def _enumerator(dtype: int) -> str:
+    return f"FLASH_DTYPE_{Dtype(dtype).name}" if dtype else "0"
+
+
+def _row_types(family: Family, dtype: int, operand_dtype: int) -> str:
+    """Returns an initialiser of row_types_t."""
+    outputs = family.outputs(dtype, operand_dtype).items()
+    pairs = ",\n       ".join(
+        f"[{_enumerator(q)}] = {' | '.join(f'1u << {_enumerator(o)}' for o in types)}"
+        for q, types in outputs
     )
-    return _array("family_types_t", f"{family.name}_types", rows)
+    types = f"{_enumerator(dtype)}, {_enumerator(operand_dtype)}"
+    return f"    {{{types},\n     {{{{{pairs}}}}}}},\n"
+
+
+def _types(family: Family) -> str:
+    """Returns the table of the types of Q and O that the family's rows take."""
+    rows = "".join(_row_types(family, *types) for types in family.row_types)
+    return f"const row_types_t family_types_{family.name}[] = {{\n{rows}}};\n\n"
 
 
 def _family(family: Family) -> str:
     rules = "".join(_rule(family, field) for field in FIELDS[1:])
-    types = _reference(f"{family.name}_types", len(family.types))
+    types = _reference(f"family_types_{family.name}", len(family.row_types))
     return f"""\
 {_choices(family)}
 static const config_rule_t {family.name}_rules[CONFIG_N_FIELDS] = {{

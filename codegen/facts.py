@@ -70,6 +70,9 @@ class Dtype(IntEnum):
 
 # These repeat kernels/common/dtype.h.
 DTYPE_BYTES = {Dtype.FP16: 2, Dtype.BF16: 2, Dtype.FP32: 4, Dtype.E4M3: 1, Dtype.LATENT_E4M3: 1}
+# What CUDA kernels convert K and V of these types to where operand_dtype is 0; they multiply others
+# as they are. This repeats kernels/common/operand.h.
+CONVERTED_TO = {Dtype.E4M3: Dtype.FP16, Dtype.LATENT_E4M3: Dtype.BF16}
 
 
 class Feature(IntFlag):
@@ -119,6 +122,7 @@ FIELDS = (
     "longest_first",
     "fixed_reference",
     "d_head_v",
+    "operand_dtype",
 )
 
 # ---- Rules of one field ----
@@ -175,6 +179,8 @@ class FeatureBits:
 Rule = Union[Choice, Range, Zero, FeatureBits]
 
 SWITCH = Range(0, 1)
+# What the field may be depends on other fields: legality.py has the rule.
+ANY_VALUE = Range(INT32_MIN, INT32_MAX)
 
 # ---- Words of the short form ----
 
@@ -213,6 +219,7 @@ class Layout:
     words: tuple[Word, ...] = ()  # between the colon and the features, in order
     needs: tuple[tuple[str, str], ...] = ()  # a switch, and the switch that it needs
     has_d_head_v: bool = False  # a row may have a head dimension of V and O apart from d_head
+    has_operand_dtype: bool = False  # a row may say what type its products are computed in
     has_kernels: bool = True  # if not, its rows are computed by rows of other families
 
     @property
@@ -236,6 +243,8 @@ class Layout:
         common = {"arch", "op", "dtype", "d_head", "features"}
         if self.has_d_head_v:
             common.add("d_head_v")
+        if self.has_operand_dtype:
+            common.add("operand_dtype")
         return tuple(field for field in FIELDS if field in specific | common)
 
     @property
@@ -293,6 +302,7 @@ SM90 = Layout(
     ),
     needs=(("ping_pong", "overlap"), ("longest_first", "persistent")),
     has_d_head_v=True,
+    has_operand_dtype=True,
 )
 MIXED = Layout("mixed", on_cpu=False, shape=("B_r",), has_kernels=False)
 
@@ -314,11 +324,13 @@ SM90_MLA = Layout(
 
 
 class Types(NamedTuple):
-    """Element types of a problem. That of K and V is the configuration's dtype."""
+    """Element types of a problem that a row serves. That of K and V is the row's dtype, and operand
+    its operand_dtype."""
 
     kv: Dtype
     q: Dtype
     o: Dtype
+    operand: int = 0
 
 
 def _wide_o(*types: Dtype) -> tuple[Types, ...]:
@@ -350,7 +362,7 @@ class Family:
 
     arch: Arch
     layout: Layout
-    types: tuple[Types, ...]  # types that its rows serve
+    types: tuple[Types, ...]  # types that its rows serve; each row those of its kv and operand
     given_rules: Mapping[str, Rule] = field(default_factory=dict)  # except those of rule()
     features: int = BASIC_FEATURES  # features that its rows may cover
     flags: tuple[str, ...] = ()  # what its kernels need from the compiler
@@ -360,12 +372,24 @@ class Family:
         """The family's name on the command line, in kernel names and in file names."""
         return self.arch.name.lower()
 
+    @property
+    def row_types(self) -> tuple[tuple[int, int], ...]:
+        """The pairs of dtype and operand_dtype that its rows may have."""
+        return tuple(sorted({(int(types.kv), int(types.operand)) for types in self.types}))
+
+    def outputs(self, dtype: int, operand_dtype: int) -> dict[Dtype, list[Dtype]]:
+        """The types of O that go with each type of Q, in rows of this dtype and operand_dtype."""
+        pairs = [(t.q, t.o) for t in self.types if (t.kv, t.operand) == (dtype, operand_dtype)]
+        return {q: sorted(o for of, o in pairs if of == q) for q in sorted({q for q, _ in pairs})}
+
     def rule(self, name: str) -> Rule:
         """The rule of a field other than arch."""
         if name == "features":
             return FeatureBits(self.features)
         if name == "dtype":
             return Choice(tuple(sorted({types.kv for types in self.types})))
+        if name == "operand_dtype" and self.layout.has_operand_dtype:
+            return ANY_VALUE
         if name in self.layout.switches:
             return SWITCH
         return self.given_rules[name] if name in self.layout.fields else Zero()
@@ -389,8 +413,6 @@ ANY_TYPES = (
 HALF_TYPES = _wide_o(*HALVES)
 CUDA_TYPES = (*HALF_TYPES, *_quantised(Dtype.E4M3, *HALVES))
 SM90_MLA_TYPES = (*CUDA_TYPES, *_quantised(Dtype.LATENT_E4M3, Dtype.BF16))
-# legality.py bounds these counts, which depend on other fields.
-ANY_FRAGMENTS = Range(INT32_MIN, INT32_MAX)
 FORWARD_ONLY = Choice((Op.FORWARD,))
 
 
@@ -415,9 +437,9 @@ _SM80_RULES = {
     "B_r": Choice((64, 128)),
     "B_c": Choice((32, 64, 128)),
     "n_warps": Choice((4, 8)),
-    "Q_mma_load_K_fragments": ANY_FRAGMENTS,
-    "K_mma_load_K_fragments": ANY_FRAGMENTS,
-    "V_mma_load_K_fragments": ANY_FRAGMENTS,
+    "Q_mma_load_K_fragments": ANY_VALUE,
+    "K_mma_load_K_fragments": ANY_VALUE,
+    "V_mma_load_K_fragments": ANY_VALUE,
 }
 _SM80_DECODE_RULES = {
     "op": FORWARD_ONLY,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .config import Config
+from .config import Config, converts, operand_dtype
 from .facts import FAMILIES, FRAGMENT, MMA_ROWS, SM80, Arch, Dtype, Family, Feature
 
 # Repeats DECODE_SHARED_BYTES_MAX of kernels/sm80/decode_kernel.h.
@@ -42,6 +42,11 @@ def _field_rules(config: Config, family: Family) -> Iterator[str]:
     for switch, needed in family.layout.needs:
         if getattr(config, switch) and not getattr(config, needed):
             yield f"{switch} is 1: it needs {needed}, which is 0"
+    if (config.dtype, config.operand_dtype) not in family.row_types:
+        yield (
+            f"operand_dtype is {config.operand_dtype}: the family has no such value with dtype "
+            f"{config.dtype}"
+        )
     if config.d_head_v and config.d_head_v == config.d_head:
         yield f"d_head_v is {config.d_head_v}: 0 where it is that of d_head"
 
@@ -77,7 +82,7 @@ def _sm80_rules(config: Config) -> Iterator[str]:
         yield "features has paged: it needs varlen, which is not there"
     if config.features & Feature.BIAS and not config.optimized_softmax:
         yield "features has bias: it needs optimized_softmax, which is 0"
-    if config.dtype == Dtype.E4M3:
+    if converts(config):
         if config.async_copy:
             yield "async_copy is 1: with this dtype it is 0"
     elif config.features & Feature.PAGED and not config.async_copy:
@@ -104,9 +109,9 @@ def sm80_mla_shared_bytes(config: Config) -> int:
     """Counts the bytes of n_stages blocks of K, and of two of fp16 that blocks of e4m3 become; and
     of what warps exchange: for each row its scores from each warp that shares it, P of two steps,
     and some more."""
-    operand = Dtype.FP16.size
+    operand = operand_dtype(config).size
     of_element = config.n_stages * Dtype(config.dtype).size
-    if config.dtype == Dtype.E4M3:
+    if converts(config):
         of_element += SM80_MLA_CONVERTED_STAGES * operand
     sharing = config.n_warps * MMA_ROWS // config.B_r
     of_row = sharing * (config.B_c + 1) * FP32_BYTES + 2 * config.B_c * operand + SM80_MLA_ROW_BYTES
@@ -130,19 +135,14 @@ def _sm80_mla_rules(config: Config) -> Iterator[str]:
         )
 
 
-def _sm90_converts(dtype: int) -> bool:
-    """Says whether K and V become elements of 16 bits in shared memory."""
-    return dtype in (Dtype.E4M3, Dtype.LATENT_E4M3)
-
-
-def _sm90_other_warps(dtype: int) -> int:
+def _sm90_other_warps(config: Config) -> int:
     """Counts the warps of the producer, and of the converter if there is one."""
-    return SM90_LOADING_WARPS + (SM90_CONVERTING_WARPS if _sm90_converts(dtype) else 0)
+    return SM90_LOADING_WARPS + (SM90_CONVERTING_WARPS if converts(config) else 0)
 
 
-def sm90_warps(B_r: int, dtype: int) -> int:
+def sm90_warps(config: Config) -> int:
     """Counts the warps that do not multiply, and one warp per 16 rows."""
-    return _sm90_other_warps(dtype) + B_r // MMA_ROWS
+    return _sm90_other_warps(config) + config.B_r // MMA_ROWS
 
 
 def sm90_d_head_v(config: Config) -> int:
@@ -153,15 +153,13 @@ def sm90_d_head_v(config: Config) -> int:
 def sm90_shared_bytes(config: Config) -> int:
     """Counts the bytes of Q, of n_stages blocks of K and of V, in whole panels, and of the
     state."""
-    converts = _sm90_converts(config.dtype)
-    operand = Dtype.FP16 if converts else Dtype(config.dtype)
     panels, panels_of_v = (
-        -(-columns * operand.size // SM90_PANEL_BYTES)
+        -(-columns * operand_dtype(config).size // SM90_PANEL_BYTES)
         for columns in (config.d_head, sm90_d_head_v(config))
     )
     keys = config.n_stages * config.B_c
     tiles = (config.B_r + keys) * panels + keys * panels_of_v
-    state = SM90_STATE_BYTES + (SM90_CONVERSION_BYTES if converts else 0)
+    state = SM90_STATE_BYTES + (SM90_CONVERSION_BYTES if converts(config) else 0)
     return tiles * SM90_PANEL_BYTES + state
 
 
@@ -174,13 +172,13 @@ def _sm90_conversion_rules(config: Config) -> Iterator[str]:
 
 
 def _sm90_tile_rules(config: Config) -> Iterator[str]:
-    n_warps = sm90_warps(config.B_r, config.dtype)
+    n_warps = sm90_warps(config)
     if config.n_warps != n_warps:
         yield (
             f"n_warps is {config.n_warps}: {n_warps} with B_r {config.B_r} and this dtype, "
-            f"{_sm90_other_warps(config.dtype)} and one for each {MMA_ROWS} rows"
+            f"{_sm90_other_warps(config)} and one for each {MMA_ROWS} rows"
         )
-    if _sm90_converts(config.dtype):
+    if converts(config):
         yield from _sm90_conversion_rules(config)
     if config.ping_pong and config.B_r < 128:
         yield f"ping_pong is 1: it needs a B_r of 128 or more, which is {config.B_r}"
@@ -220,12 +218,12 @@ def _sm90_decode_rules(config: Config) -> Iterator[str]:
 
 
 def _sm90_mla_rules(config: Config) -> Iterator[str]:
-    n_warps = 16 if _sm90_converts(config.dtype) else 12
+    n_warps = 16 if converts(config) else 12
     if config.n_warps != n_warps:
         yield f"n_warps is {config.n_warps}: {n_warps} with this dtype"
     if not config.features & Feature.VARLEN:
         yield "features has no varlen: SM90_MLA kernels need it"
-    if config.features & Feature.BIAS and _sm90_converts(config.dtype):
+    if config.features & Feature.BIAS and converts(config):
         yield "features has bias, which SM90_MLA kernels that convert K do not add"
 
 

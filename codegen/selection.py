@@ -18,7 +18,8 @@ from .covers import values
 from .facts import FIELDS, KNOWN_FEATURES, Arch, Dtype, Feature, Op
 
 SETS = {**sets.SETS, "values": values}
-ENUMERATIONS = {"arch": Arch, "op": Op, "dtype": Dtype}
+ENUMERATIONS = {"arch": Arch, "op": Op, "dtype": Dtype, "operand_dtype": Dtype}
+MAY_BE_ZERO = {"operand_dtype"}  # of those
 
 
 class SelectionError(ValueError):
@@ -51,7 +52,8 @@ def _parse_value(field: str, text: str) -> int | None:
         if text.upper() in enumeration.__members__:
             return int(enumeration[text.upper()])
         number = _integer(text)
-        return number if number in set(enumeration) else None
+        known = set(enumeration) | ({0} if field in MAY_BE_ZERO else set())
+        return number if number in known else None
     if field == "features":
         return _parse_features(text)
     if field == "d_head" and text == "any":

@@ -446,7 +446,8 @@ def _sm90(
 ) -> Config:
     """d_head is as in the short form: a number, or two with d_head_v."""
     B_r, B_c = tile
-    shape = f"SM90 ({dtype.name}, {d_head}, {B_r}, {B_c}, {sm90_warps(B_r, dtype)})"
+    n_warps = sm90_warps(Config(dtype=dtype, B_r=B_r))
+    shape = f"SM90 ({dtype.name}, {d_head}, {B_r}, {B_c}, {n_warps})"
     return replace(parse_config(f"{shape}: {strategies}"), features=int(features))
 
 
@@ -485,8 +486,8 @@ def ship_sm90_decode() -> list[Config]:
     plain = [
         replace(
             parse_config(
-                f"SM90_DECODE ({dtype.name}, {d_head}, {B_r}, {B_c}, {sm90_warps(B_r, dtype)}): "
-                f"{strategies}"
+                f"SM90_DECODE ({dtype.name}, {d_head}, {B_r}, {B_c}, "
+                f"{sm90_warps(Config(dtype=dtype, B_r=B_r))}): {strategies}"
             ),
             features=features,
         )

@@ -5,7 +5,7 @@
     SM90 (BF16, 192/128, 128, 112, 12): stages_2+overlap+ping_pong
     AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen+paged+bias
 
-192/128 is a d_head of 192 with a d_head_v of 128.
+192/128 is a d_head of 192 with a d_head_v of 128. So E4M3/E4M3 is a dtype with an operand_dtype.
 
 src/config/format.c and parse.c have the same text from the same facts; a test compares the two.
 """
@@ -54,6 +54,8 @@ def _check_formattable(config: Config) -> None:
     _require(config.arch in set(Arch), f"arch is {config.arch}: no such kernel family")
     _require(config.op in set(Op), f"op is {config.op}: no such operation")
     _require(config.dtype in set(Dtype), f"dtype is {config.dtype}: no such type")
+    operand = config.operand_dtype
+    _require(operand in {0, *Dtype}, f"operand_dtype is {operand}: no such type")
     _require(config.features & ~KNOWN_FEATURES == 0, f"features is {config.features}: unknown bits")
     layout = FAMILIES[Arch(config.arch)].layout
     for field in FIELDS:
@@ -87,7 +89,10 @@ def format_config(config: Config) -> str:
     if config.d_head_v:
         d_head += f"/{config.d_head_v}"
     numbers = [str(getattr(config, field)) for field in layout.shape]
-    shape = ", ".join([Dtype(config.dtype).name, d_head, *numbers])
+    types = Dtype(config.dtype).name
+    if config.operand_dtype:
+        types += f"/{Dtype(config.operand_dtype).name}"
+    shape = ", ".join([types, d_head, *numbers])
     words = [text for word in layout.words if (text := _format_word(config, word))]
     words += [feature.word for feature in features_of(config)]
     return f"{_format_name(config)}({shape})" + (f": {'+'.join(words)}" if words else "")
@@ -163,15 +168,21 @@ def _parse_op(scanner: _Scanner) -> Op:
     return ops[word]
 
 
-def _parse_shape(scanner: _Scanner, layout: Layout) -> dict[str, int]:
+def _parse_dtype(scanner: _Scanner) -> int:
     position = scanner.position
     dtype = scanner.take(WORD, "a dtype")
     if dtype not in Dtype.__members__:
         scanner.fail(f"unknown dtype {dtype}", position)
+    return int(Dtype[dtype])
+
+
+def _parse_shape(scanner: _Scanner, layout: Layout) -> dict[str, int]:
+    values = {"dtype": _parse_dtype(scanner)}
+    if layout.has_operand_dtype and scanner.accept("/"):
+        values["operand_dtype"] = _parse_dtype(scanner)
     scanner.expect(",")
     any_d_head = layout.any_d_head and scanner.accept(ANY_D_HEAD)
-    d_head = 0 if any_d_head else scanner.int32("d_head")
-    values = {"dtype": int(Dtype[dtype]), "d_head": d_head}
+    values["d_head"] = 0 if any_d_head else scanner.int32("d_head")
     if layout.has_d_head_v and scanner.accept("/"):
         values["d_head_v"] = scanner.int32("d_head_v")
     for field in layout.shape:

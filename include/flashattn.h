@@ -255,7 +255,7 @@ enum flash_feature {
 /**
  * The key of the kernel table: one configuration, one kernel. Fields that mean nothing to a
  * family are zero there. docs/configurations.md has the rules of each family, the types of Q and O
- * that its kernels take beside each of K and V, the named sets and the short form. The members are
+ * that its rows take by dtype and operand_dtype, the named sets and the short form. The members are
  * in sort order.
  *
  * Which kernels a library holds belongs to its version: a later one may lack a row that an earlier
@@ -266,7 +266,7 @@ typedef struct flash_config {
     uint32_t struct_size;      /**< sizeof(flash_config_t) */
     int32_t arch;              /**< FLASH_ARCH_... */
     int32_t op;                /**< FLASH_OP_... */
-    int32_t dtype;             /**< FLASH_DTYPE_... of K and V; Q and O: as the family says */
+    int32_t dtype;             /**< FLASH_DTYPE_... of K and V in memory */
     int32_t d_head;            /**< head dimension of Q and K; CPU families: 0 = any */
     int32_t B_r;               /**< rows of Q that a block (CPU: a task) handles */
     int32_t B_c;               /**< rows of K and V that a step handles */
@@ -288,12 +288,15 @@ typedef struct flash_config {
     int32_t fixed_reference; /**< 1: the first blocks' maximum stays the softmax's reference; a tile
                                 whose scores outgrow it is redone with a running maximum */
     int32_t d_head_v;        /**< head dimension of V and O; 0: as d_head. Never d_head itself */
+    int32_t operand_dtype;   /**< FLASH_DTYPE_... that products are computed in, of elements that
+                                are not converted; 0: the family's usual type for dtype, in which
+                                E4M3 is converted. All rows of this version have 0 */
 } flash_config_t;
 
 #define FLASH_CONFIG_INIT                                                                          \
     {                                                                                              \
         FLASH_SIZEOF_(flash_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0, 0                                                                                \
+            0, 0, 0, 0                                                                             \
     }
 
 /** A buffer of this size holds the short form of every configuration. */
@@ -305,9 +308,9 @@ typedef struct flash_config {
  *   "SM90 (BF16, 128, 128, 128, 12): stages_3+overlap+ping_pong+persistent+fixed_reference"
  *   "AVX512 (BF16, any, 96, 128): causal+window+softcap+varlen+paged+bias"
  * The tuple is (dtype, d_head, B_r, B_c, n_warps); CPU families have no n_warps. d_head is written
- * as "192/128" where d_head_v, 128, is not 0. Any configuration of known enumerators has a short
- * form, legal or not.
- * Errors: INVALID_ARGUMENT (NULL, unknown arch, dtype or feature bits, a field that the family has
+ * as "192/128" where d_head_v, 128, is not 0, and dtype as "E4M3/E4M3" where operand_dtype is not.
+ * Any configuration of known enumerators has a short form, legal or not.
+ * Errors: INVALID_ARGUMENT (NULL, unknown arch, types or feature bits, a field that the family has
  * no place for), BUFFER_TOO_SMALL. text is untouched then.
  */
 FLASH_API flash_status_t flash_config_format(const flash_config_t *config, char *text, size_t size);

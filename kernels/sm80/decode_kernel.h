@@ -9,7 +9,7 @@
 #define FLASH_KERNELS_SM80_DECODE_KERNEL_H
 
 #include "common/decode.h"
-#include "common/dtype.h"
+#include "common/operand.h"
 
 enum {
     DECODE_LINE_BYTES = 128, /* a line of shared memory */

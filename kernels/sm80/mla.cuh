@@ -81,7 +81,7 @@ score_step(const query_fragments<C> &q, mla_exchange<C> &shared, uint32_t stage,
            const sm80_decode_params_t &params, const block_facts<C> &facts) {
     constexpr int spread = warp_steps<C> / panel_passes<C>; /* steps of the contraction per panel */
     score_tile<C> s;
-    if (!is_quantised<C> && load_key < facts.walk.end) {
+    if (!converts<C> && load_key < facts.walk.end) {
         const step_copies<C> copies =
             find_copies<C>(load_stage, ids, facts.source, params, load_key, facts.walk.end);
         fetch_ids<C>(ids, facts.source, params, load_key + C.B_c, facts.walk.end);
@@ -113,7 +113,7 @@ begin_walk(query_fragments<C> &q, page_ids<C> &ids, landing_ring_t &landings,
            const sm80_decode_params_t &params, const block_facts<C> &facts, uint32_t ring,
            mla_exchange<C> &shared) {
     load_queries<C>(q, params, facts.block); /* first: nothing can begin without it */
-    if constexpr (is_quantised<C>) {
+    if constexpr (converts<C>) {
         const key_walk_t &walk = facts.walk;
         landings.first = ring + ring_bytes<C>;
         fill_landings<C>(landings, params, facts.source, walk);
@@ -148,7 +148,7 @@ process_walk(const sm80_decode_params_t &params, const block_facts<C> &facts, ui
             key < walk.begin + 2 * C.B_c ? walk.end : key + (C.n_stages - 2) * C.B_c;
         if (key < walk.end)
             score_step<C>(q, shared, score_stage, free_stage, load_key, ids, params, facts);
-        if (!is_quantised<C> && key >= walk.begin + 2 * C.B_c)
+        if (!converts<C> && key >= walk.begin + 2 * C.B_c)
             async_copy_commit();
         __syncthreads();
         float sum[2] = {0.0f, 0.0f};
@@ -161,10 +161,10 @@ process_walk(const sm80_decode_params_t &params, const block_facts<C> &facts, ui
                                                       facts.units, params.attention.bias);
             if (!is_for_p && key > walk.begin)
                 value_step<C>(o, shared, walk, key - C.B_c, parity ^ 1, stage);
-            if (is_quantised<C> && !is_for_p && key + C.B_c < walk.end)
+            if (converts<C> && !is_for_p && key + C.B_c < walk.end)
                 convert_step<C>(stage, landings, params, facts.source, walk, key + C.B_c);
         }
-        if constexpr (!is_quantised<C>)
+        if constexpr (!converts<C>)
             async_copy_wait_all_but<C.n_stages - 3>();
         if (__syncthreads_or(has_outgrown)) {
             raise_max<C>(state, shared, walk, key, facts.units);

@@ -29,7 +29,7 @@ DECODE_CONSTANT int32_t sm80_mla_sharing_warps(const flash_config_t *c) {
 /* Counts the stages from which keys are multiplied. They arrive there, or are converted into them.
  */
 DECODE_CONSTANT int32_t sm80_mla_stages(const flash_config_t *c) {
-    return c->dtype == FLASH_DTYPE_E4M3 ? SM80_MLA_CONVERTED_STAGES : c->n_stages;
+    return flash_converts(c) ? SM80_MLA_CONVERTED_STAGES : c->n_stages;
 }
 
 DECODE_CONSTANT int32_t sm80_mla_stage_bytes(const flash_config_t *c) {
@@ -38,7 +38,7 @@ DECODE_CONSTANT int32_t sm80_mla_stage_bytes(const flash_config_t *c) {
 
 /* Returns the bytes in which B_c keys arrive that are to be converted. */
 DECODE_CONSTANT int32_t sm80_mla_landing_bytes(const flash_config_t *c) {
-    return c->dtype == FLASH_DTYPE_E4M3 ? c->B_c * c->d_head * dtype_size(c->dtype) : 0;
+    return flash_converts(c) ? c->B_c * c->d_head * dtype_size(c->dtype) : 0;
 }
 
 /* Returns the bytes of all keys: stages, and landings behind them. */

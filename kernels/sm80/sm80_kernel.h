@@ -11,7 +11,7 @@
 #ifndef FLASH_KERNELS_SM80_KERNEL_H
 #define FLASH_KERNELS_SM80_KERNEL_H
 
-#include "common/dtype.h"
+#include "common/operand.h"
 #include "common/params.h"
 #include "flashattn.h"
 
@@ -32,19 +32,9 @@ enum {
     SM80_STATIC_SHARED_BYTES = 128     /* per block, at most: forward/block_state.cuh */
 };
 
-/* K and V of e4m3 become fp16 on their way to shared memory. */
-SM80_CONSTANT int32_t sm80_converts(const flash_config_t *c) {
-    return c->dtype == FLASH_DTYPE_E4M3;
-}
-
-/* Returns the type of the operands of mma. */
-SM80_CONSTANT int32_t sm80_operand_dtype(const flash_config_t *c) {
-    return sm80_converts(c) ? FLASH_DTYPE_FP16 : c->dtype;
-}
-
 /* Returns the bytes of an element in shared memory, of Q also in global memory. */
 SM80_CONSTANT int32_t sm80_element_bytes(const flash_config_t *c) {
-    return dtype_size(sm80_operand_dtype(c));
+    return dtype_size(flash_operand_dtype(c));
 }
 
 SM80_CONSTANT int32_t sm80_chunk_elements(const flash_config_t *c) {

@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_SM90_DERIVE_CUH
 
 #include "common/bits.cuh"
+#include "common/operand.cuh"
 #include "sm90/sm90_kernel.h"
 
 SM90_CONSTANT int at_least_1(int n) {
@@ -29,13 +30,9 @@ static __device__ __forceinline__ uint32_t lane_index() {
  * consumers. */
 enum { KV_LOAD_WARP, SCHEDULER_WARP, Q_LOAD_O_STORE_WARP, SANITISE_WARP };
 
-/* The last warpgroup converts K and V of e4m3, and Q of bf16, to fp16, in place of the sanitise
- * warp, which then has nothing to do. */
-template <flash_config_t C> constexpr bool converts = sm90_converts(&C) != 0;
-/* Latent tokens are converted, but no Q: it is of the type that they become. */
-template <flash_config_t C> constexpr bool is_latent = sm90_is_latent(&C) != 0;
-/* Scores are to be multiplied by K's scale, and by the powers of two in rows of Q. */
-template <flash_config_t C> constexpr bool scales_scores = converts<C> && !is_latent<C>;
+/* Where K and V are converted, the last warpgroup does that, in place of the sanitise warp, which
+ * then has nothing to do. Beside K and V of e4m3 it also converts Q of bf16 to fp16, and scores are
+ * multiplied by K's scale and by the powers of two in rows of Q. */
 template <flash_config_t C>
 constexpr int first_converter = block_threads<C> - SM90_WARPGROUP_THREADS;
 constexpr int converter_registers = sm90_converter_registers();
@@ -45,7 +42,6 @@ template <flash_config_t C> constexpr int consumer_registers = sm90_consumer_reg
 
 /* ---- elements: of tiles, Q and O, and of K and V in memory ---- */
 
-template <flash_config_t C> constexpr int operand_dtype = sm90_operand_dtype(&C);
 template <flash_config_t C> constexpr int element_bytes = sm90_element_bytes(&C);
 template <flash_config_t C> constexpr int chunk_elements = sm90_chunk_elements(&C);
 template <flash_config_t C> constexpr int panel_elements = sm90_panel_elements(&C);
@@ -206,9 +202,8 @@ SM90_CONSTANT bool is_bool(int32_t value) {
 
 template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.arch == FLASH_ARCH_SM90, "a configuration of another family");
-    static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16 || converts<C>,
-                  "dtype");
-    static_assert(element_bytes<C> == 2, "steps of wgmma are 16 elements of 16 bits");
+    static_assert(has_half_operands<C>, "steps of wgmma are 16 elements of 16 bits");
+    static_assert(!is_latent<C>, "latent tokens are of other families");
     static_assert(C.d_head == 64 || C.d_head == 96 || C.d_head == 128 || C.d_head == 192 ||
                       C.d_head == 256,
                   "d_head");

@@ -14,6 +14,7 @@
 
 #include "common/divide.h"
 #include "common/latent.h"
+#include "common/operand.h"
 #include "common/params.h"
 #include "flashattn.h"
 
@@ -94,26 +95,9 @@ typedef struct sm90_params {
     sm90_paging_t paging;
 } sm90_params_t;
 
-/* Says whether K is of latent tokens, which SM90_MLA alone has. */
-SM90_CONSTANT int32_t sm90_is_latent(const flash_config_t *c) {
-    return c->dtype == FLASH_DTYPE_LATENT_E4M3;
-}
-
-/* Says whether K and V become elements of 16 bits in shared memory, by a warpgroup of their own
- * (load/convert_kv.cuh): fp16, where they are of e4m3; bf16, where they are latent tokens, whose
- * scales are in the elements then. */
-SM90_CONSTANT int32_t sm90_converts(const flash_config_t *c) {
-    return c->dtype == FLASH_DTYPE_E4M3 || sm90_is_latent(c);
-}
-
-/* Returns the type of the elements that are multiplied. */
-SM90_CONSTANT int32_t sm90_operand_dtype(const flash_config_t *c) {
-    return sm90_is_latent(c) ? FLASH_DTYPE_BF16 : sm90_converts(c) ? FLASH_DTYPE_FP16 : c->dtype;
-}
-
 /* Returns the bytes of an element of every tile, and in memory of Q, and of O unless it is fp32. */
 SM90_CONSTANT int32_t sm90_element_bytes(const flash_config_t *c) {
-    return dtype_size(sm90_operand_dtype(c));
+    return dtype_size(flash_operand_dtype(c));
 }
 
 /* Returns the bytes of an element of K and V in memory. */
@@ -136,14 +120,15 @@ SM90_CONSTANT int32_t sm90_panel_elements(const flash_config_t *c) {
 }
 
 /* Counts the warpgroups that multiply: one for each 64 rows, but in SM90_MLA two that share these.
- * One more loads, and where K and V are converted, another one does that. */
+ * One more loads, and where K and V are converted in shared memory, another one does that
+ * (load/convert_kv.cuh). */
 SM90_CONSTANT int32_t sm90_consumers(const flash_config_t *c) {
     const int32_t sharing = c->arch == FLASH_ARCH_SM90_MLA ? 2 : 1;
     return c->B_r / SM90_WARPGROUP_ROWS * sharing;
 }
 
 SM90_CONSTANT int32_t sm90_block_threads(const flash_config_t *c) {
-    return (sm90_consumers(c) + 1 + sm90_converts(c)) * SM90_WARPGROUP_THREADS;
+    return (sm90_consumers(c) + 1 + flash_converts(c)) * SM90_WARPGROUP_THREADS;
 }
 
 /* Producer, converter and consumers share the 64K registers of a multiprocessor, in eights: what
@@ -157,7 +142,7 @@ SM90_CONSTANT int32_t sm90_converter_registers(void) {
 }
 
 SM90_CONSTANT int32_t sm90_consumer_registers(const flash_config_t *c) {
-    return sm90_converts(c) ? 208 : sm90_consumers(c) == 3 ? 160 : 232;
+    return flash_converts(c) ? 208 : sm90_consumers(c) == 3 ? 160 : 232;
 }
 
 /* Counts the registers that a consumer needs beside scores, probabilities, O and fragments of Q. In
@@ -215,7 +200,7 @@ SM90_CONSTANT int32_t sm90_landing_panels(const flash_config_t *c, int32_t colum
 
 /* Returns the bytes of the state of a block, behind its tiles. */
 SM90_CONSTANT int32_t sm90_state_bytes(const flash_config_t *c) {
-    return SM90_STATE_BYTES + sm90_converts(c) * SM90_CONVERSION_BYTES;
+    return SM90_STATE_BYTES + flash_converts(c) * SM90_CONVERSION_BYTES;
 }
 
 /* Returns the bytes that a block needs at least: Q, n_stages blocks of K and of V, and the block's

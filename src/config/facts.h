@@ -8,6 +8,7 @@
 
 #include "config_facts.h"
 #include "flashattn.h"
+#include "kernels/common/dtype.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -58,7 +59,8 @@ typedef struct config_layout {
     bool any_d_head;   /* a d_head of 0, written "any", stands for every head dimension; without
                           it a kernel also serves smaller d_head than its own */
     bool has_d_head_v; /* a d_head_v other than 0 is written behind d_head, as "192/128" */
-    int32_t n_shape;   /* fields in the parentheses, after dtype and d_head */
+    bool has_operand_dtype; /* so is an operand_dtype behind dtype, as "E4M3/E4M3" */
+    int32_t n_shape;        /* fields in the parentheses, after dtype and d_head */
     const int32_t *shape;
     int32_t n_words; /* words between the colon and the features */
     const config_word_t *words;
@@ -67,12 +69,18 @@ typedef struct config_layout {
     const char *words_text; /* for messages: what may follow the colon */
 } config_layout_t;
 
-/* Element types that kernels serve together; that of K and V is the configuration's. */
-typedef struct family_types {
-    int32_t kv;
-    int32_t q;
-    int32_t o;
-} family_types_t;
+/* Types of Q and O that go together. */
+typedef struct type_pairs {
+    uint32_t
+        outputs[N_DTYPES + 1]; /* by the type of Q: a bit, 1 << FLASH_DTYPE_..., for each of O */
+} type_pairs_t;
+
+/* What rows of this dtype and operand_dtype take. */
+typedef struct row_types {
+    int32_t dtype;
+    int32_t operand_dtype;
+    type_pairs_t pairs;
+} row_types_t;
 
 typedef struct family_facts {
     int32_t arch;
@@ -81,10 +89,12 @@ typedef struct family_facts {
     int32_t features;           /* features that its rows may cover */
     const config_rule_t *rules; /* [CONFIG_N_FIELDS] */
     int32_t n_types;
-    const family_types_t *types;
+    const row_types_t *types; /* of all dtype and operand_dtype that its rows may have */
 } family_facts_t;
 
-#define DECLARE_FACTS(NAME, name) extern const family_facts_t family_facts_##name;
+#define DECLARE_FACTS(NAME, name)                                                                  \
+    extern const family_facts_t family_facts_##name;                                               \
+    extern const row_types_t family_types_##name[];
 FLASH_CONFIG_ARCHS(DECLARE_FACTS)
 #undef DECLARE_FACTS
 

@@ -22,6 +22,9 @@ static flash_status_t check_enumerators(const flash_config_t *config) {
                   "op is %" PRId32 ": it has no word", config->op);
     FLASH_REQUIRE(words_dtype(config->dtype) != NULL, FLASH_ERROR_INVALID_ARGUMENT,
                   "dtype is %" PRId32 ": it has no word", config->dtype);
+    FLASH_REQUIRE(config->operand_dtype == 0 || words_dtype(config->operand_dtype) != NULL,
+                  FLASH_ERROR_INVALID_ARGUMENT, "operand_dtype is %" PRId32 ": it has no word",
+                  config->operand_dtype);
     FLASH_REQUIRE(unknown == 0, FLASH_ERROR_INVALID_ARGUMENT,
                   "features is 0x%" PRIx32 ": the bits 0x%" PRIx32 " have no word",
                   (uint32_t)config->features, (uint32_t)unknown);
@@ -60,7 +63,10 @@ static void put_name(text_writer_t *w, const flash_config_t *config, const famil
 
 static void put_shape(text_writer_t *w, const flash_config_t *config,
                       const config_layout_t *layout) {
-    text_put(w, "(%s, ", words_dtype(config->dtype));
+    text_put(w, "(%s", words_dtype(config->dtype));
+    if (config->operand_dtype != 0)
+        text_put(w, "/%s", words_dtype(config->operand_dtype));
+    text_put(w, ", ");
     if (layout->any_d_head && config->d_head == 0)
         text_put(w, "any");
     else

@@ -14,6 +14,7 @@ struct flash_kernel {
                                MIXED rows, which rows of other families compute, and
                                in rows that a build for tests does not compile */
     const family_t *family;
+    const row_types_t *types; /* the element types of problems that it serves */
 };
 
 extern const struct flash_kernel kernel_table[];

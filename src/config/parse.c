@@ -95,12 +95,21 @@ static flash_status_t read_d_head_v(reading_t *r) {
     return read_field(r, CONFIG_FIELD_d_head_v);
 }
 
+/* Reads the "/E4M3" behind dtype, if it is there. */
+static flash_status_t read_operand_dtype(reading_t *r) {
+    if (!r->layout->has_operand_dtype || !take_char(&r->at, '/'))
+        return FLASH_SUCCESS;
+    text_skip_blanks(&r->at);
+    return words_read_dtype(&r->at, &r->config.operand_dtype);
+}
+
 /* Reads "(dtype, d_head, B_r, ...)". */
 static flash_status_t read_shape(reading_t *r) {
     if (!take_char(&r->at, '('))
         return text_expected(&r->at, "'('");
     text_skip_blanks(&r->at);
     FLASH_TRY(words_read_dtype(&r->at, &r->config.dtype));
+    FLASH_TRY(read_operand_dtype(r));
     FLASH_TRY(read_separator(&r->at));
     FLASH_TRY(read_d_head(r));
     FLASH_TRY(read_d_head_v(r));

@@ -59,6 +59,17 @@ static flash_status_t check_needs(const flash_config_t *config, const config_lay
     return FLASH_SUCCESS;
 }
 
+static flash_status_t check_types(const flash_config_t *config, const family_facts_t *facts) {
+    for (int32_t i = 0; i < facts->n_types; i++)
+        if (facts->types[i].dtype == config->dtype &&
+            facts->types[i].operand_dtype == config->operand_dtype)
+            return FLASH_SUCCESS;
+    return status_fail(FLASH_ERROR_INVALID_CONFIG,
+                       "operand_dtype is %" PRId32
+                       ": the family has no such value with dtype %" PRId32,
+                       config->operand_dtype, config->dtype);
+}
+
 /* A kernel has one name: a d_head_v that is d_head is written as 0. */
 static flash_status_t check_d_head_v(const flash_config_t *config) {
     FLASH_REQUIRE(config->d_head_v == 0 || config->d_head_v != config->d_head,
@@ -75,6 +86,7 @@ flash_status_t config_check(const flash_config_t *config) {
         FLASH_TRY(check_field(config_field_name(field), config_field(config, field),
                               &facts->rules[field], facts->name));
     FLASH_TRY(check_needs(config, facts->layout));
+    FLASH_TRY(check_types(config, facts));
     FLASH_TRY(check_d_head_v(config));
     return family->check == NULL ? FLASH_SUCCESS : family->check(config);
 }

@@ -63,7 +63,7 @@ static flash_status_t check(const flash_config_t *config) {
     FLASH_REQUIRE((config->features & FLASH_FEATURE_BIAS) == 0 || config->optimized_softmax,
                   FLASH_ERROR_INVALID_CONFIG,
                   "features has bias: it needs optimized_softmax, which is 0");
-    if (sm80_converts(config))
+    if (flash_converts(config))
         return check_conversion(config);
     FLASH_REQUIRE(!sm80_has_pages(config) || config->async_copy, FLASH_ERROR_INVALID_CONFIG,
                   "features has paged: with this dtype it needs async_copy, which is 0");

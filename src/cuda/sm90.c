@@ -20,7 +20,7 @@ enum { WIDER_D_HEAD = 192 };
 /* ---- Rules, as in codegen/legality.py ---- */
 
 static flash_status_t check_warps(const flash_config_t *config) {
-    const int32_t others = LOADING_WARPS + (sm90_converts(config) ? CONVERTING_WARPS : 0);
+    const int32_t others = LOADING_WARPS + (flash_converts(config) ? CONVERTING_WARPS : 0);
     const int32_t n_warps = others + config->B_r / MMA_ROWS;
     FLASH_REQUIRE(config->n_warps == n_warps, FLASH_ERROR_INVALID_CONFIG,
                   "n_warps is %d: %d with B_r %d and this dtype, %d and one for each %d rows",
@@ -31,7 +31,7 @@ static flash_status_t check_warps(const flash_config_t *config) {
 /* Checks the shapes for which the warps that convert K and V are written. */
 static flash_status_t check_conversion(const flash_config_t *config) {
     const int32_t d_head = config->d_head;
-    if (!sm90_converts(config))
+    if (!flash_converts(config))
         return FLASH_SUCCESS;
     FLASH_REQUIRE(d_head == 64 || d_head == 128 || d_head == 256, FLASH_ERROR_INVALID_CONFIG,
                   "d_head is %d: with this dtype it is 64, 128 or 256", d_head);

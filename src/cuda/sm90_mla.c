@@ -26,7 +26,7 @@ static flash_status_t check(const flash_config_t *config) {
                   "n_warps is %d: %d with this dtype", config->n_warps, n_warps);
     FLASH_REQUIRE(sm90_has_varlen(config), FLASH_ERROR_INVALID_CONFIG,
                   "features has no varlen: SM90_MLA kernels need it");
-    FLASH_REQUIRE(!sm90_converts(config) || (config->features & FLASH_FEATURE_BIAS) == 0,
+    FLASH_REQUIRE(!flash_converts(config) || (config->features & FLASH_FEATURE_BIAS) == 0,
                   FLASH_ERROR_INVALID_CONFIG,
                   "features has bias, which SM90_MLA kernels that convert K do not add");
     return FLASH_SUCCESS;

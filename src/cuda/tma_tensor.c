@@ -94,13 +94,13 @@ static layout_t kv_layout(const flash_config_t *c, const flash_params_t *p, cons
 }
 
 tma_tensor_t tma_tensor_k(const flash_config_t *config, const flash_params_t *p) {
-    const int32_t columns = sm90_is_latent(config) ? FLASH_LATENT_TOKEN_BYTES : p->d_head;
+    const int32_t columns = flash_is_latent(config) ? FLASH_LATENT_TOKEN_BYTES : p->d_head;
     const layout_t k = kv_layout(config, p, p->k, &p->k_stride, columns);
     return tensor_of(config, &k);
 }
 
 tma_tensor_t tma_tensor_v(const flash_config_t *config, const flash_params_t *p) {
-    const int32_t columns = sm90_is_latent(config) ? LATENT_ROTARY_AT : p->d_head_v;
+    const int32_t columns = flash_is_latent(config) ? LATENT_ROTARY_AT : p->d_head_v;
     const layout_t v = kv_layout(config, p, p->v, &p->v_stride, columns);
     return tensor_of(config, &v);
 }

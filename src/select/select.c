@@ -57,7 +57,7 @@ static bool is_candidate(const family_t *family, const problem_t *problem, const
                          scope_t scope, const best_t *best) {
     if (scope.part != FAMILY_NO_PART && family->part != scope.part)
         return false;
-    if (family_lack(family, device) != NULL || types_mismatch(family->facts, problem) != NULL)
+    if (family_lack(family, device) != NULL || !types_of_family_serve(family->facts, problem))
         return false;
     return best->kernel == NULL || -(int64_t)family->priority(device) <= best->rank.fields[0];
 }
@@ -127,33 +127,36 @@ static void give_reason(const flash_kernel_t *kernel, const problem_t *problem,
             device->n_multiprocessors, name, kernel->config.d_head, remark, parts);
 }
 
-/* Finds the types of Q and O that some kernel for this kind of device takes with the problem's type
- * of K and V. *served says whether those of the problem are among them. */
-static types_pairs_t find_types(const problem_t *problem, const device_t *device, bool *served) {
-    types_pairs_t pairs = {0};
-    *served = false;
+/* The types of Q and O that rows for a kind of device take with a type of K and V. */
+typedef struct taken {
+    type_pairs_t pairs;
+    bool some;     /* there are such rows */
+    bool problems; /* the problem's are among the pairs */
+} taken_t;
+
+static taken_t find_types(const problem_t *problem, const device_t *device) {
+    taken_t taken = {.some = false};
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const flash_kernel_t *kernel = &kernel_table[i];
-        const family_facts_t *facts = kernel->family->facts;
         if (kernel->config.dtype != problem->dtype ||
-            facts->layout->on_cpu != device_is_cpu(device))
+            kernel->family->facts->layout->on_cpu != device_is_cpu(device))
             continue;
-        types_add(&pairs, facts, problem->dtype);
-        *served = *served || types_mismatch(facts, problem) == NULL;
+        types_add(&taken.pairs, &kernel->types->pairs);
+        taken.some = true;
+        taken.problems = taken.problems || types_mismatch(kernel->types, problem) == NULL;
     }
-    return pairs;
+    return taken;
 }
 
 static flash_status_t refuse(const problem_t *problem, const device_t *device) {
     char types[TYPES_NAME_SIZE], pairs[TYPES_PAIRS_SIZE];
     char features[WORDS_FEATURES_SIZE], where[DEVICE_NAME_SIZE];
-    bool served;
-    const types_pairs_t taken = find_types(problem, device, &served);
-    types_name_pairs(taken, pairs);
+    const taken_t taken = find_types(problem, device);
+    types_name_pairs(&taken.pairs, pairs);
     types_name(problem, types);
     words_name_features(problem->features, features);
     device_name(device, where);
-    FLASH_REQUIRE(served || taken.bits == 0, FLASH_ERROR_UNSUPPORTED,
+    FLASH_REQUIRE(taken.problems || !taken.some, FLASH_ERROR_UNSUPPORTED,
                   "no kernel in this library serves dtype %s on %s: if K and V are %s, Q and O can "
                   "be: %s",
                   types, where, config_dtype_name(problem->dtype), pairs);

@@ -35,9 +35,7 @@ static bool serves_features(const flash_kernel_t *kernel, int32_t features) {
 static const char *mismatch(const flash_kernel_t *kernel, const problem_t *problem) {
     if (kernel->config.op != FLASH_OP_FORWARD)
         return "op";
-    if (kernel->config.dtype != problem->dtype)
-        return "dtype";
-    const char *of_types = types_mismatch(kernel->family->facts, problem);
+    const char *of_types = types_mismatch(kernel->types, problem);
     if (of_types != NULL)
         return of_types;
     if (!serves_d_head(kernel, &problem->params))
@@ -49,7 +47,8 @@ static const char *mismatch(const flash_kernel_t *kernel, const problem_t *probl
 
 bool select_fits(const flash_kernel_t *kernel, const problem_t *problem) {
     return serves_d_head(kernel, &problem->params) && serves_d_head_v(kernel, &problem->params) &&
-           serves_features(kernel, problem->features);
+           serves_features(kernel, problem->features) &&
+           types_mismatch(kernel->types, problem) == NULL;
 }
 
 const char *select_obstacle(const flash_kernel_t *kernel, const problem_t *problem,
@@ -74,10 +73,8 @@ static flash_status_t refuse_mismatch(const flash_kernel_t *kernel, const proble
     const flash_config_t *c = &kernel->config;
     char types[TYPES_NAME_SIZE], pairs[TYPES_PAIRS_SIZE];
     char has[WORDS_FEATURES_SIZE], needs[WORDS_FEATURES_SIZE];
-    types_pairs_t taken = {0};
-    types_add(&taken, kernel->family->facts, c->dtype);
     types_name(problem, types);
-    types_name_pairs(taken, pairs);
+    types_name_pairs(&kernel->types->pairs, pairs);
     words_name_features(c->features, has);
     words_name_features(problem->features, needs);
     return status_fail(FLASH_ERROR_UNSUPPORTED,

@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-/* Says whether d_head, d_head_v and features of a kernel suffice for the problem. */
+/* Says whether d_head, d_head_v, features and types of a kernel suffice for the problem. */
 bool select_fits(const flash_kernel_t *kernel, const problem_t *problem);
 
 /* Returns why a kernel that fits cannot run this problem on a device, which lacks nothing for the

@@ -1,28 +1,33 @@
 /*
- * This file compares the element types of problems and families, and names them.
+ * This file compares the element types of problems and rows, and names them.
  */
 #include "select/types.h"
 
 #include "config/config.h"
 #include "core/text_writer.h"
-#include "kernels/common/dtype.h"
 
 #include <stdio.h>
 
-_Static_assert((N_DTYPES + 1) * (N_DTYPES + 1) <= 64, "a pair of types has no bit");
+_Static_assert(N_DTYPES < 32, "a type has no bit");
 
-const char *types_mismatch(const family_facts_t *facts, const problem_t *problem) {
+static bool has(const type_pairs_t *pairs, int32_t q, int32_t o) {
+    return (pairs->outputs[q] >> o & 1) != 0;
+}
+
+const char *types_mismatch(const row_types_t *types, const problem_t *problem) {
     const flash_params_t *p = &problem->params;
-    const char *mismatch = "q.dtype";
-    for (int32_t i = 0; i < facts->n_types; i++) {
-        const family_types_t *types = &facts->types[i];
-        if (types->kv != problem->dtype || types->q != p->q_dtype)
-            continue;
-        if (types->o == p->o_dtype)
-            return NULL;
-        mismatch = "o.dtype";
-    }
-    return mismatch;
+    if (types->dtype != problem->dtype)
+        return "dtype";
+    if (has(&types->pairs, p->q_dtype, p->o_dtype))
+        return NULL;
+    return types->pairs.outputs[p->q_dtype] == 0 ? "q.dtype" : "o.dtype";
+}
+
+bool types_of_family_serve(const family_facts_t *facts, const problem_t *problem) {
+    for (int32_t i = 0; i < facts->n_types; i++)
+        if (types_mismatch(&facts->types[i], problem) == NULL)
+            return true;
+    return false;
 }
 
 void types_name(const problem_t *problem, char text[TYPES_NAME_SIZE]) {
@@ -36,21 +41,16 @@ void types_name(const problem_t *problem, char text[TYPES_NAME_SIZE]) {
 
 /* ---- Pairs ---- */
 
-static uint64_t pair_bit(int32_t q, int32_t o) {
-    return (uint64_t)1 << (q * (N_DTYPES + 1) + o);
+void types_add(type_pairs_t *pairs, const type_pairs_t *more) {
+    for (int32_t q = 1; q <= N_DTYPES; q++)
+        pairs->outputs[q] |= more->outputs[q];
 }
 
-void types_add(types_pairs_t *pairs, const family_facts_t *facts, int32_t kv) {
-    for (int32_t i = 0; i < facts->n_types; i++)
-        if (facts->types[i].kv == kv)
-            pairs->bits |= pair_bit(facts->types[i].q, facts->types[i].o);
-}
-
-void types_name_pairs(types_pairs_t pairs, char text[TYPES_PAIRS_SIZE]) {
+void types_name_pairs(const type_pairs_t *pairs, char text[TYPES_PAIRS_SIZE]) {
     text_writer_t w = {.separator = ""};
     for (int32_t q = 1; q <= N_DTYPES; q++)
         for (int32_t o = 1; o <= N_DTYPES; o++)
-            if (pairs.bits & pair_bit(q, o)) {
+            if (has(pairs, q, o)) {
                 text_put(&w, "%s%s and %s", w.separator, config_dtype_name(q),
                          config_dtype_name(o));
                 w.separator = ", ";

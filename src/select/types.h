@@ -1,6 +1,6 @@
 /*
- * These functions compare the element types of a problem with those that a family's kernels serve
- * together, and name them.
+ * These functions compare the element types of a problem with those that rows serve together, and
+ * name them.
  */
 #ifndef FLASH_SELECT_TYPES_H
 #define FLASH_SELECT_TYPES_H
@@ -12,21 +12,19 @@
 
 enum { TYPES_NAME_SIZE = 64, TYPES_PAIRS_SIZE = 256 };
 
-/* Returns the tensor, "q.dtype" or "o.dtype", whose type no kernel of the family serves with the
- * problem's K and V; NULL if some kernel serves all types. */
-const char *types_mismatch(const family_facts_t *facts, const problem_t *problem);
+/* Returns what a row does not serve, "dtype", "q.dtype" or "o.dtype": the type of K and V, that of
+ * Q beside them, or that of O beside these. NULL if it serves all types. */
+const char *types_mismatch(const row_types_t *types, const problem_t *problem);
+
+/* Says whether rows of the family may serve the problem's types. */
+bool types_of_family_serve(const family_facts_t *facts, const problem_t *problem);
 
 /* Writes the problem's types: "BF16", or "BF16 (Q BF16, O FP32)", with K and V first. */
 void types_name(const problem_t *problem, char text[TYPES_NAME_SIZE]);
 
-/* Pairs of types of Q and O that go with K and V of one type, a bit per pair. */
-typedef struct types_pairs {
-    uint64_t bits;
-} types_pairs_t;
-
-void types_add(types_pairs_t *pairs, const family_facts_t *facts, int32_t kv);
+void types_add(type_pairs_t *pairs, const type_pairs_t *more);
 
 /* Writes all pairs, Q first, as "BF16 and BF16, BF16 and FP32"; "none" if there are none. */
-void types_name_pairs(types_pairs_t pairs, char text[TYPES_PAIRS_SIZE]);
+void types_name_pairs(const type_pairs_t *pairs, char text[TYPES_PAIRS_SIZE]);
 
 #endif

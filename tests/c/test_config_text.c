@@ -106,6 +106,14 @@ static void fields_of_a_text_with_d_head_v(void **state) {
     assert_int_equal(c.B_c, 112);
 }
 
+static void fields_of_a_text_with_operand_dtype(void **state) {
+    const flash_config_t c = parsed("SM90 (E4M3 / FP16, 128, 128, 112, 12): stages_2");
+    (void)state;
+    assert_int_equal(c.dtype, FLASH_DTYPE_E4M3);
+    assert_int_equal(c.operand_dtype, FLASH_DTYPE_FP16);
+    assert_int_equal(c.d_head, 128);
+}
+
 static void blanks_order_and_the_tiles_suffix_are_free(void **state) {
     const flash_config_t c = parsed("(FP16, 128, 64, 64, 4): async+load_0_2_2_tiles+causal+varlen");
     const flash_config_t d = parsed("  ( FP16,128 ,64,\t64,4 ):varlen + load_0_2_2+causal+async ");
@@ -156,6 +164,7 @@ static void the_largest_numbers_fit(void **state) {
     c = parsed("SM90 (FP16, 1, 1, 1, 1): stages_1+overlap+ping_pong+persistent+longest_first+"
                "fixed_reference+causal+window+softcap+varlen");
     c.d_head = c.d_head_v = c.B_r = c.B_c = c.n_warps = c.n_stages = INT32_MIN;
+    c.dtype = c.operand_dtype = FLASH_DTYPE_LATENT_E4M3;
     check_round_trip(&c);
 }
 
@@ -178,6 +187,7 @@ static void format_refuses_what_has_no_word(void **state) {
     c = sm80, c.op = 1, check_format_refused(c, "op is 1");
     c = sm80, c.dtype = 0, check_format_refused(c, "dtype is 0");
     c = sm80, c.dtype = 6, check_format_refused(c, "dtype is 6");
+    c = sm90, c.operand_dtype = 6, check_format_refused(c, "operand_dtype is 6");
     c = sm80, c.features = 64, check_format_refused(c, "features");
     c = sm80, c.features = -1, check_format_refused(c, "features");
     c = sm80, c.async_copy = 2, check_format_refused(c, "async_copy");
@@ -342,6 +352,7 @@ int main(void) {
         cmocka_unit_test(fields_of_a_text),
         cmocka_unit_test(fields_of_a_text_of_sm90),
         cmocka_unit_test(fields_of_a_text_with_d_head_v),
+        cmocka_unit_test(fields_of_a_text_with_operand_dtype),
         cmocka_unit_test(blanks_order_and_the_tiles_suffix_are_free),
         cmocka_unit_test(every_sm80_combination_round_trips),
         cmocka_unit_test(every_sm90_combination_round_trips),

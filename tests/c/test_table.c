@@ -196,7 +196,7 @@ static bool cpu_has_type(int32_t arch, int32_t dtype) {
 
 /* Repeats the rules of the CPU families. */
 static bool cpu_legal(const flash_config_t *c) {
-    for (const int32_t *field = &c->n_warps; field <= &c->d_head_v; field++)
+    for (const int32_t *field = &c->n_warps; field <= &c->operand_dtype; field++)
         if (field != &c->features && *field != 0)
             return false;
     if (c->arch == FLASH_ARCH_AMX && (c->B_r % 32 != 0 || c->B_c % 32 != 0))

@@ -61,6 +61,7 @@ sm90_config = st.builds(
     Config,
     arch=st.just(int(Arch.SM90)),
     dtype=dtypes,
+    operand_dtype=st.just(0) | dtypes,
     features=features,
     **dict.fromkeys(("d_head", "B_r", "B_c", "n_warps", "n_stages", "d_head_v"), int32),
     **sm90_switches,
@@ -165,7 +166,7 @@ plausible_sm90_config = st.builds(
     n_stages=st.sampled_from([2, 2, 3, 4]),
     features=st.sampled_from([0, 0, 1, 2, 3, 4, 7, 8, 32]),
     **sm90_switches,
-).map(lambda config: replace(config, n_warps=sm90_warps(config.B_r, config.dtype)))
+).map(lambda config: replace(config, n_warps=sm90_warps(config)))
 
 
 # The same of the SM90_DECODE family, warps included.
@@ -179,7 +180,7 @@ plausible_sm90_decode_config = st.builds(
     n_stages=st.sampled_from([2, 2, 3, 4]),
     features=st.sampled_from([8, 8, 15, 31, 7]),
     ping_pong=st.sampled_from([0, 1]),
-).map(lambda config: replace(config, n_warps=sm90_warps(config.B_r, config.dtype)))
+).map(lambda config: replace(config, n_warps=sm90_warps(config)))
 
 # These are the same of the SM90_MLA family.
 plausible_sm90_mla_config = st.builds(

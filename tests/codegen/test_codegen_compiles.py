@@ -83,6 +83,7 @@ def test_the_table_holds_the_cpu_kernels(compiler, root, generated, tmp_path):
     sources = [
         generated / "walk.c",
         generated / "kernel_table.c",
+        generated / "config_facts.c",
         *(generated / "kernels").glob("*.c"),
     ]
     compiled = compile_c(compiler, root, sources, "-o", program, include=[generated])

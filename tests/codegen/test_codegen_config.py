@@ -20,7 +20,8 @@ from codegen.sets import all_sets
 from codegen.short_form import parse_config
 
 NAME = re.compile(
-    r"flash_fwd_(?P<arch>[a-z0-9]+)_(?P<dtype>[a-z0-9]+)_d(?P<d_head>any|\d+)(v(?P<d_head_v>\d+))?_"
+    r"flash_fwd_(?P<arch>[a-z0-9]+)_(?P<dtype>[a-z0-9]+?)(x(?P<operand_dtype>[a-z0-9]+))?"
+    r"_d(?P<d_head>any|\d+)(v(?P<d_head_v>\d+))?_"
     r"(?P<B_r>\d+)(x(?P<B_c>\d+))?(_w(?P<n_warps>\d+))?"
     r"((?P<async_copy>_async)?(?P<eager_load_blocks>_eager)?(?P<swizzled>_swizzled)?"
     r"_load_(?P<Q_mma_load_K_fragments>\d+)_(?P<K_mma_load_K_fragments>\d+)"
@@ -50,6 +51,7 @@ def read_name(name):
     return Config(
         arch=int(ARCH_WORDS[words["arch"]]),
         dtype=int(DTYPE_WORDS[words["dtype"]]),
+        operand_dtype=int(DTYPE_WORDS.get(words["operand_dtype"], 0)),
         features=sum(int(Feature[word.upper()]) for word in words["features"].split("_")[1:]),
         **values,
     )
@@ -107,6 +109,10 @@ def test_names_within_the_sets_differ():
         ),
         ("SM90 (FP16, 64, 64, 32, 8): stages_4", "flash_fwd_sm90_fp16_d64_64x32_w8_stages_4"),
         (
+            "SM90 (E4M3/E4M3, 64, 64, 32, 8): stages_4",
+            "flash_fwd_sm90_e4m3xe4m3_d64_64x32_w8_stages_4",
+        ),
+        (
             "SM90 (BF16, 192/128, 128, 112, 12): stages_2+overlap",
             "flash_fwd_sm90_bf16_d192v128_128x112_w12_stages_2_overlap",
         ),
@@ -135,7 +141,7 @@ def test_initialiser():
     assert c_initialiser(config) == (
         "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM80, FLASH_OP_FORWARD, FLASH_DTYPE_FP16, "
         "128, 64, 32, 4, 1, 0, 0, 0, 2, 4, 1, 0, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_SOFTCAP, "
-        "0, 0, 0, 0, 0, 0, 0}"
+        "0, 0, 0, 0, 0, 0, 0, 0}"
     )
 
 
@@ -143,7 +149,7 @@ def test_initialiser_of_sm90():
     config = parse_config("SM90 (BF16, 64, 192, 128, 16): stages_3+overlap+fixed_reference+window")
     assert c_initialiser(config) == (
         "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM90, FLASH_OP_FORWARD, FLASH_DTYPE_BF16, "
-        "64, 192, 128, 16, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_FEATURE_WINDOW, 3, 1, 0, 0, 0, 1, 0}"
+        "64, 192, 128, 16, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_FEATURE_WINDOW, 3, 1, 0, 0, 0, 1, 0, 0}"
     )
 
 
@@ -151,7 +157,7 @@ def test_initialiser_with_d_head_v():
     config = parse_config("SM90 (BF16, 192/128, 128, 112, 12): stages_2+overlap")
     assert c_initialiser(config) == (
         "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM90, FLASH_OP_FORWARD, FLASH_DTYPE_BF16, "
-        "192, 128, 112, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 128}"
+        "192, 128, 112, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 128, 0}"
     )
 
 
@@ -160,7 +166,7 @@ def test_initialiser_of_sm80_decode():
     assert c_initialiser(config) == (
         "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM80_DECODE, FLASH_OP_FORWARD, "
         "FLASH_DTYPE_FP16, 64, 8, 32, 4, 0, 0, 0, 0, 0, 0, 0, 0, "
-        "FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED, 3, 0, 0, 0, 0, 0, 0}"
+        "FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED, 3, 0, 0, 0, 0, 0, 0, 0}"
     )
 
 
@@ -169,7 +175,7 @@ def test_initialiser_of_sm90_decode():
     assert c_initialiser(config) == (
         "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM90_DECODE, FLASH_OP_FORWARD, "
         "FLASH_DTYPE_BF16, 128, 128, 128, 12, 0, 0, 0, 0, 0, 0, 0, 0, "
-        "FLASH_FEATURE_VARLEN, 3, 0, 1, 0, 0, 0, 0}"
+        "FLASH_FEATURE_VARLEN, 3, 0, 1, 0, 0, 0, 0, 0}"
     )
 
 

@@ -320,7 +320,15 @@ def test_legal_for_sm90(change):
         *(
             ({field: 2}, f"{field} is 2: not within 0 ... 1")
             for field in SM90_FIELDS[1:]
-            if field != "d_head_v"
+            if field not in ("d_head_v", "operand_dtype")
+        ),
+        (
+            {"operand_dtype": 2},
+            "operand_dtype is 2: the family has no such value with dtype 2",
+        ),
+        (
+            {"dtype": 4, "operand_dtype": 4},
+            "operand_dtype is 4: the family has no such value with dtype 4",
         ),
         ({"d_head_v": 64}, "d_head_v is 64: the family has no such value"),
         ({"d_head_v": 128}, "d_head_v is 128: 0 where it is that of d_head"),

@@ -60,5 +60,5 @@ def test_capabilities_are_numbers(tmp_path, capsys):
 def test_a_build_for_one_chip_leaves_out_what_others_need(tmp_path):
     assert main(["--out", str(tmp_path), "--capabilities", "80"]) == 0
     text = (tmp_path / "kernel_table.c").read_text()
-    assert "&family_sm80}" in text
-    assert "&family_sm90}" not in text
+    assert "&family_sm80,\n" in text
+    assert "&family_sm90,\n" not in text

@@ -132,7 +132,7 @@ def test_a_row_without_a_kernel_is_in_the_table_alone():
     files = generated_files([config])
     assert not [path for path in files if path.startswith("kernels/")]
     name = kernel_name(config)
-    assert f'"{name}",\n     NULL,\n     &family_mixed}},\n' in files["kernel_table.c"]
+    assert f'"{name}",\n     NULL,\n     &family_mixed,\n' in files["kernel_table.c"]
     assert files["kernel_table.c"].count(name) == 1
     assert "set(FLASH_KERNEL_SOURCES_MIXED)\n" in files["kernels.cmake"]
 

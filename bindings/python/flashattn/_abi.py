@@ -124,6 +124,7 @@ CONFIG_FIELDS = (
     "longest_first",
     "fixed_reference",
     "d_head_v",
+    "operand_dtype",
 )
 
 

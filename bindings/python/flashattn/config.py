@@ -254,7 +254,7 @@ def _field_name(field: str, text: str) -> str:
 
 
 def _field_value(field: str, value: str) -> int:
-    names = {"arch": Arch, "op": Op, "dtype": DType}.get(field, {})
+    names = {"arch": Arch, "op": Op, "dtype": DType, "operand_dtype": DType}.get(field, {})
     if isinstance(names, type) and value.upper() in names.__members__:
         return int(names[value.upper()])
     try:

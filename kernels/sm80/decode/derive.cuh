@@ -8,6 +8,7 @@
 #ifndef FLASH_KERNELS_SM80_DECODE_DERIVE_CUH
 #define FLASH_KERNELS_SM80_DECODE_DERIVE_CUH
 
+#include "common/operand.cuh"
 #include "sm80/decode_kernel.h"
 
 enum { LINE_CHUNKS = DECODE_LINE_BYTES / DECODE_CHUNK_BYTES };
@@ -20,9 +21,6 @@ template <flash_config_t C> constexpr int head_tiles = C.d_head / 16; /* contrac
 
 /* ---- elements of K and V; Q, P and the operands of mma have 16 bits ---- */
 
-template <flash_config_t C> constexpr bool is_quantised = C.dtype == FLASH_DTYPE_E4M3;
-template <flash_config_t C>
-constexpr int mma_dtype = is_quantised<C> ? (int)FLASH_DTYPE_FP16 : C.dtype;
 template <flash_config_t C> constexpr int element_bytes = dtype_size(C.dtype);
 constexpr int query_bytes = 2;
 
@@ -59,8 +57,8 @@ template <flash_config_t C> constexpr bool has_bias = (C.features & FLASH_FEATUR
 
 template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.arch == FLASH_ARCH_SM80_DECODE, "a configuration of another family");
-    static_assert(is_quantised<C> || C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16,
-                  "dtype");
+    static_assert(has_half_operands<C>, "mma.m16n8k16 and ldmatrix have elements of 16 bits");
+    static_assert(!is_latent<C>, "latent tokens are of other families");
     static_assert(C.d_head == 64 || C.d_head == 128 || C.d_head == 256, "d_head");
     static_assert(C.B_r == 8 || C.B_r == 16, "B_r");
     static_assert(C.B_c == 16 || C.B_c == 32, "B_c: a lane for each key");

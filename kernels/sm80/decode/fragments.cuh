@@ -21,14 +21,14 @@ template <flash_config_t C> struct key_fragments { uint32_t of[load_tiles<C>][4]
 /* Returns the column, in a head tile, of the first element of a lane's pair. */
 template <flash_config_t C> static __device__ __forceinline__ int query_column(int half) {
     const int t = threadIdx.x % 4;
-    return is_quantised<C> ? 4 * t + 2 * half : 2 * t + 8 * half;
+    return converts<C> ? 4 * t + 2 * half : 2 * t + 8 * half;
 }
 
 /* Returns the column of O that a lane has in a head tile. */
 template <flash_config_t C>
 static __device__ __forceinline__ int output_column(int head_tile, int half) {
     const int g = threadIdx.x % DECODE_WARP_THREADS / 4;
-    return head_tile * 16 + (is_quantised<C> ? 2 * g + half : half * 8 + g);
+    return head_tile * 16 + (converts<C> ? 2 * g + half : half * 8 + g);
 }
 
 /* Loads keys g and g + 8 of load_tiles head tiles. */
@@ -36,7 +36,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ key_fragments<C> load_key_fragments(uint32_t address) {
     key_fragments<C> k;
     ldmatrix_x4(k.of[0], address);
-    if constexpr (is_quantised<C>) {
+    if constexpr (converts<C>) {
         const e4m3_pairs_t x[4] = {fp16_from_e4m3(k.of[0][0]), fp16_from_e4m3(k.of[0][1]),
                                    fp16_from_e4m3(k.of[0][2]), fp16_from_e4m3(k.of[0][3])};
 #pragma unroll
@@ -59,7 +59,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ key_fragments<C> load_value_fragments(uint32_t address) {
     key_fragments<C> v;
     ldmatrix_x4_trans(v.of[0], address);
-    if constexpr (is_quantised<C>) {
+    if constexpr (converts<C>) {
         const e4m3_pairs_t x[4] = {split_columns(v.of[0][0]), split_columns(v.of[0][1]),
                                    split_columns(v.of[0][2]), split_columns(v.of[0][3])};
 #pragma unroll

@@ -60,7 +60,7 @@ static __device__ __forceinline__ void multiply_q_k(score_tile<C> &s, const quer
 #pragma unroll
                 for (int n = 0; n < row_groups<C>; ++n) {
                     const uint32_t(&pair)[2] = q.pair[n][load * load_tiles<C> + tile];
-                    mma_m16n8k16<mma_dtype<C>>(s.of[n][m], k.of[tile], pair[0], pair[1]);
+                    mma_m16n8k16<operand_dtype<C>>(s.of[n][m], k.of[tile], pair[0], pair[1]);
                 }
         }
     }
@@ -70,7 +70,7 @@ static __device__ __forceinline__ void multiply_q_k(score_tile<C> &s, const quer
 template <flash_config_t C>
 static __device__ __forceinline__ void scale_scores(score_tile<C> &s,
                                                     const score_factors<C> &factors) {
-    if constexpr (is_quantised<C>) {
+    if constexpr (has_scales<C>) {
 #pragma unroll
         for (int n = 0; n < row_groups<C>; ++n)
 #pragma unroll
@@ -93,8 +93,8 @@ static __device__ __forceinline__ void multiply_p_v(output_tile<C> &o, const wei
             for (int tile = 0; tile < load_tiles<C>; ++tile)
 #pragma unroll
                 for (int n = 0; n < row_groups<C>; ++n)
-                    mma_m16n8k16<mma_dtype<C>>(o.of[n][load * load_tiles<C> + tile], v.of[tile],
-                                               p.pair[n][m][0], p.pair[n][m][1]);
+                    mma_m16n8k16<operand_dtype<C>>(o.of[n][load * load_tiles<C> + tile], v.of[tile],
+                                                   p.pair[n][m][0], p.pair[n][m][1]);
         }
 }
 

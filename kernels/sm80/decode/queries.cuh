@@ -86,7 +86,7 @@ static __device__ __forceinline__ score_factors<C>
 prepare_queries(query_fragments<C> &q, const flash_params_t &p, int32_t batch_index,
                 int32_t head_kv) {
     score_factors<C> factors{};
-    if constexpr (!is_quantised<C>)
+    if constexpr (!has_scales<C>)
         return factors;
     const float k_scale = flash_scale_at(&p.k_scale, batch_index, head_kv);
 #pragma unroll

@@ -51,7 +51,7 @@ static __device__ __forceinline__ uint32_t load_value(uint32_t slot, int key, in
     const int column = output_column<C>(d, half);
     const uint32_t chunk = slot + chunk_offset<C>(key, column / chunk_elements<C>);
     const uint32_t address = chunk + column % chunk_elements<C> * element_bytes<C>;
-    return is_quantised<C> ? shared_load_8(address) : shared_load_16(address);
+    return element_bytes<C> == 1 ? shared_load_8(address) : shared_load_16(address);
 }
 
 /* Adds one element of V to the rows that see its key, if it is not finite. */

@@ -126,8 +126,8 @@ exponentiate(score_tile<C> &s, softmax_state<C> &state, float log2_unit) {
                 x[i] = exp2_approx((x[i] - max[i % 2]) * log2_unit);
             state.sum[n][0] += x[0] + x[2];
             state.sum[n][1] += x[1] + x[3];
-            p.pair[n][m][0] = movmatrix_trans(convert_pair<mma_dtype<C>>(x[0], x[1]));
-            p.pair[n][m][1] = movmatrix_trans(convert_pair<mma_dtype<C>>(x[2], x[3]));
+            p.pair[n][m][0] = movmatrix_trans(convert_pair<operand_dtype<C>>(x[0], x[1]));
+            p.pair[n][m][1] = movmatrix_trans(convert_pair<operand_dtype<C>>(x[2], x[3]));
         }
     }
     return p;

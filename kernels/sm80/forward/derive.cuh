@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_SM80_FORWARD_DERIVE_CUH
 
 #include "common/bits.cuh"
+#include "common/operand.cuh"
 #include "sm80/sm80_kernel.h"
 
 /* ---- mma tiles (m16n8k16) that cover a warp's rows ---- */
@@ -43,8 +44,7 @@ constexpr int value_buffers = fragment_buffers(C.mma_double_buffer_loads, value_
 
 /* ---- elements ---- */
 
-template <flash_config_t C> constexpr bool converts = sm80_converts(&C) != 0;
-template <flash_config_t C> constexpr int operand_dtype = sm80_operand_dtype(&C);
+/* K and V that are converted are so on their way to shared memory. */
 template <flash_config_t C> constexpr int element_bytes = sm80_element_bytes(&C);
 template <flash_config_t C> constexpr int chunk_elements = sm80_chunk_elements(&C);
 template <flash_config_t C> constexpr int word_elements = 4 / element_bytes<C>; /* of 32 bits */
@@ -106,9 +106,8 @@ SM80_CONSTANT bool legal_fragments(int fragments, int contraction, bool double_b
 
 template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.arch == FLASH_ARCH_SM80, "a configuration of another family");
-    static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16 || converts<C>,
-                  "dtype");
-    static_assert(element_bytes<C> == 2, "mma.m16n8k16 and ldmatrix have elements of 16 bits");
+    static_assert(has_half_operands<C>, "mma.m16n8k16 and ldmatrix have elements of 16 bits");
+    static_assert(!is_latent<C>, "latent tokens are of other families");
     static_assert(C.d_head == 32 || C.d_head == 64 || C.d_head == 96 || C.d_head == 128 ||
                       C.d_head == 192 || C.d_head == 256,
                   "d_head");

@@ -14,7 +14,7 @@
 template <flash_config_t C>
 static __device__ __forceinline__ float output_scale(const flash_params_t &p,
                                                      const query_tile_t &tile) {
-    return converts<C> ? flash_scale_at(&p.v_scale, tile.batch_index, tile.head / p.group) : 1.0f;
+    return has_scales<C> ? flash_scale_at(&p.v_scale, tile.batch_index, tile.head / p.group) : 1.0f;
 }
 
 /* Divides O by the sum with the sink and multiplies it by V's scale. A row that saw no key becomes
@@ -192,7 +192,7 @@ static __device__ __forceinline__ void store_tile(const flash_params_t &params,
             add_non_finite_v_to_fp32<C>(params, tile, fp32_output(params, tile));
         return;
     }
-    if (converts<C> && params.o_dtype == FLASH_DTYPE_BF16)
+    if (has_other_q_and_o<C> && params.o_dtype == FLASH_DTYPE_BF16)
         output_to_shared<C, FLASH_DTYPE_BF16>(state.o, shared);
     else
         output_to_shared<C, operand_dtype<C>>(state.o, shared);

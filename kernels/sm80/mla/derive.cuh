@@ -18,6 +18,7 @@
 
 #include "common/bias.h"
 #include "common/kv.h"
+#include "common/operand.cuh"
 #include "common/ptx/opaque.cuh"
 #include "sm80/mla_kernel.h"
 
@@ -37,10 +38,6 @@ static __device__ __forceinline__ int lane_number() {
 }
 
 /* ---- Elements of K; Q, P and the operands of mma have 16 bits ---- */
-
-template <flash_config_t C> constexpr bool is_quantised = C.dtype == FLASH_DTYPE_E4M3;
-template <flash_config_t C>
-constexpr int mma_dtype = is_quantised<C> ? (int)FLASH_DTYPE_FP16 : C.dtype;
 
 /* ---- mma tiles (m16n8k16) ---- */
 
@@ -99,8 +96,8 @@ template <flash_config_t C> struct mla_exchange {
 
 template <flash_config_t C> __device__ constexpr void assert_mla() {
     static_assert(C.arch == FLASH_ARCH_SM80_MLA, "a configuration of another family");
-    static_assert(is_quantised<C> || C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16,
-                  "dtype");
+    static_assert(has_half_operands<C>, "mma.m16n8k16 and ldmatrix have elements of 16 bits");
+    static_assert(!is_latent<C>, "latent tokens are of other families");
     static_assert(C.d_head == 576 && C.d_head_v == 512, "d_head and d_head_v");
     static_assert(C.B_r % SM80_MLA_ROW_GROUP == 0, "B_r");
     static_assert(C.B_c == 16 || C.B_c == 32, "B_c");

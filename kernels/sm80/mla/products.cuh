@@ -54,7 +54,7 @@ static __device__ __forceinline__ void multiply_q_k(score_tile<C> &s, const quer
 #pragma unroll
         for (int n = 0; n < key_tiles<C>; ++n) {
             const uint32_t(&pair)[4] = k[i % 2].of[n / 2];
-            mma_m16n8k16<mma_dtype<C>>(s.s[n], q.of[i], pair[n % 2 * 2], pair[n % 2 * 2 + 1]);
+            mma_m16n8k16<operand_dtype<C>>(s.s[n], q.of[i], pair[n % 2 * 2], pair[n % 2 * 2 + 1]);
         }
     }
 }
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void multiply_q_k(score_tile<C> &s, const quer
 template <flash_config_t C>
 static __device__ __forceinline__ void scale_scores(score_tile<C> &s,
                                                     const mla_exchange<C> &shared) {
-    if constexpr (is_quantised<C>) {
+    if constexpr (has_scales<C>) {
         const float *const factors = shared.score_factors[score_part<C>()] + score_row<C>();
         const float of_half[2] = {factors[0], factors[8]};
 #pragma unroll
@@ -136,8 +136,8 @@ multiply_p_v(output_tile<C> &o, const mla_exchange<C> &shared, int parity, uint3
                                      step * 16 * DECODE_LINE_BYTES);
 #pragma unroll
             for (int m = 0; m < row_groups<C>; ++m) {
-                mma_m16n8k16<mma_dtype<C>>(o.o[m][n], p[m], v[0], v[1]);
-                mma_m16n8k16<mma_dtype<C>>(o.o[m][n + 1], p[m], v[2], v[3]);
+                mma_m16n8k16<operand_dtype<C>>(o.o[m][n], p[m], v[0], v[1]);
+                mma_m16n8k16<operand_dtype<C>>(o.o[m][n + 1], p[m], v[2], v[3]);
             }
         }
     }

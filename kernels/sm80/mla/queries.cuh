@@ -97,7 +97,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void
 prepare_queries(query_fragments<C> &q, mla_exchange<C> &shared, const flash_params_t &p,
                 const decode_block_t &block) {
-    if constexpr (is_quantised<C>) {
+    if constexpr (has_scales<C>) {
         const float k_scale =
             flash_scale_at(&p.k_scale, block.piece.batch_index, block.first_head_kv);
 #pragma unroll

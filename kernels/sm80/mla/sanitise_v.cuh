@@ -27,7 +27,7 @@ template <flash_config_t C> static __device__ __forceinline__ bool has_non_finit
     uint32_t sum = 0;
 #pragma unroll
     for (int i = 0; i < lane_chunks<C>; ++i)
-        sum = add_zero_times_chunk<mma_dtype<C>>(sum, shared_load(lane_chunk<C>(stage, i)));
+        sum = add_zero_times_chunk<operand_dtype<C>>(sum, shared_load(lane_chunk<C>(stage, i)));
     return __any_sync(0xffffffffu, !is_pair_of_zeros(sum));
 }
 
@@ -35,7 +35,7 @@ template <flash_config_t C> static __device__ __forceinline__ void zero_non_fini
 #pragma unroll 1
     for (int i = 0; i < lane_chunks<C>; ++i) {
         const uint32_t address = lane_chunk<C>(stage, i);
-        shared_store(address, finite_chunk<mma_dtype<C>>(shared_load(address)));
+        shared_store(address, finite_chunk<operand_dtype<C>>(shared_load(address)));
     }
 }
 
@@ -45,15 +45,15 @@ template <flash_config_t C>
 static __device__ __forceinline__ void add_non_finite(output_tile<C> &o, int n,
                                                       const mla_exchange<C> &shared, int32_t key,
                                                       const uint16_t (&pair)[2]) {
-    if (is_finite<mma_dtype<C>>(pair[0]) && is_finite<mma_dtype<C>>(pair[1]))
+    if (is_finite<operand_dtype<C>>(pair[0]) && is_finite<operand_dtype<C>>(pair[1]))
         return;
 #pragma unroll
     for (int m = 0; m < row_groups<C>; ++m)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
             if (sees(shared.keys[m * SM80_MLA_ROW_GROUP + i / 2 * 8 + lane_number() / 4], key) &&
-                !is_finite<mma_dtype<C>>(pair[i % 2]))
-                o.o[m][n][i] += dtype_load<mma_dtype<C>>(pair, i % 2);
+                !is_finite<operand_dtype<C>>(pair[i % 2]))
+                o.o[m][n][i] += dtype_load<operand_dtype<C>>(pair, i % 2);
 }
 
 template <flash_config_t C>

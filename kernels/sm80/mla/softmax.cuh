@@ -125,8 +125,8 @@ exponentiate(float (&sum)[2], mla_exchange<C> &shared, const softmax_state_t &st
             sum[i / 2] += s[n][i];
         }
         uint2 *const p = (uint2 *)&shared.p[parity][group][(first + n) / 2][lane_number()];
-        p[(first + n) % 2] = {convert_pair<mma_dtype<C>>(s[n][0], s[n][1]),
-                              convert_pair<mma_dtype<C>>(s[n][2], s[n][3])};
+        p[(first + n) % 2] = {convert_pair<operand_dtype<C>>(s[n][0], s[n][1]),
+                              convert_pair<operand_dtype<C>>(s[n][2], s[n][3])};
     }
     return has_outgrown;
 }

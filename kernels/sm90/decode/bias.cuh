@@ -13,7 +13,7 @@
 template <flash_config_t C, bool HAS_BIAS = has_bias<C>> struct tile_bias {};
 
 template <flash_config_t C> struct tile_bias<C, true> {
-    static_assert(!scales_scores<C>, "scores of both rows have one unit");
+    static_assert(!has_scales<C>, "scores of both rows have one unit");
     const decode_params_t &params;
     const decode_block_t &block;
     score_unit_t unit; /* of the scores that the softmax sees */

@@ -10,7 +10,7 @@
 
 template <flash_config_t C> __device__ constexpr void assert_decodes() {
     static_assert(C.arch == FLASH_ARCH_SM90_DECODE, "a configuration of another family");
-    static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16, "dtype");
+    static_assert(has_half_operands<C> && !converts<C>, "dtype");
     static_assert(C.d_head == 64 || C.d_head == 128 || C.d_head == 256, "d_head");
     static_assert(C.B_r == 64 || C.B_r == 128, "B_r");
     static_assert(C.B_c % DECODE_UNIT_KEYS == 0 && C.B_c <= 256, "B_c: whole units");

@@ -31,16 +31,16 @@ template <flash_config_t C> static __device__ __forceinline__ bool zero_non_fini
 #pragma unroll 8
     for (uint32_t chunk = first; chunk < end; chunk += warp_threads * SM90_CHUNK_BYTES) {
         const uint4 v = shared_load(chunk);
-        sum[0] = multiply_add_pair<C.dtype>(v.x, 0, sum[0]);
-        sum[1] = multiply_add_pair<C.dtype>(v.y, 0, sum[1]);
-        sum[2] = multiply_add_pair<C.dtype>(v.z, 0, sum[2]);
-        sum[3] = multiply_add_pair<C.dtype>(v.w, 0, sum[3]);
+        sum[0] = multiply_add_pair<operand_dtype<C>>(v.x, 0, sum[0]);
+        sum[1] = multiply_add_pair<operand_dtype<C>>(v.y, 0, sum[1]);
+        sum[2] = multiply_add_pair<operand_dtype<C>>(v.z, 0, sum[2]);
+        sum[3] = multiply_add_pair<operand_dtype<C>>(v.w, 0, sum[3]);
     }
     if (is_pair_of_zeros(sum[0] | sum[1] | sum[2] | sum[3]))
         return false;
 #pragma unroll 1
     for (uint32_t chunk = first; chunk < end; chunk += warp_threads * SM90_CHUNK_BYTES)
-        shared_store(chunk, finite_chunk<C.dtype>(shared_load(chunk)));
+        shared_store(chunk, finite_chunk<operand_dtype<C>>(shared_load(chunk)));
     return true;
 }
 

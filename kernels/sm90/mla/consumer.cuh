@@ -45,12 +45,12 @@ static __device__ __forceinline__ void start_scorer(scorer_state<C> &scorer) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
         scorer.factors[half] =
-            scales_scores<C> ? exchange<C>().score_factors[group_row() + 8 * half] : 1.0f;
+            has_scales<C> ? exchange<C>().score_factors[group_row() + 8 * half] : 1.0f;
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void apply_factors(scorer_state<C> &scorer) {
-    if constexpr (scales_scores<C>)
+    if constexpr (has_scales<C>)
 #pragma unroll
         for (int i = 0; i < score_registers<C>; ++i)
             scorer.s.s[i] *= scorer.factors[i / 2 % 2];

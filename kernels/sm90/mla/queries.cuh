@@ -44,7 +44,7 @@ static __device__ __forceinline__ void copy_mla_queries(const decode_params_t &p
                                                         const decode_block_t &block) {
     const flash_params_t &p = params.attention;
     query_chunks<C> chunks = fetch_queries<C>(params, block);
-    if constexpr (scales_scores<C>) {
+    if constexpr (has_scales<C>) {
         const float k_scale =
             flash_scale_at(&p.k_scale, block.piece.batch_index, block.first_head_kv);
         const int exponent = p.q_dtype == FLASH_DTYPE_BF16 ? convert_queries<C>(chunks) : 0;
@@ -57,7 +57,7 @@ static __device__ __forceinline__ void copy_mla_queries(const decode_params_t &p
 /* Returns the unit of scores that have been multiplied by their factors: that of the call. */
 template <flash_config_t C>
 static __device__ __forceinline__ score_units<C> units_of_scores(const score_unit_t &unit) {
-    if constexpr (scales_scores<C>) {
+    if constexpr (has_scales<C>) {
         const bool capped = has_softcap<C> && is_capped(unit);
         const float of_score = capped ? unit.inverse_cap : unit.log2;
         return row_units_t{capped, unit.log2, {of_score, of_score}};

@@ -14,7 +14,7 @@ static __device__ __forceinline__ softmax_units<C> softmax_unit(const flash_para
                                                                 const score_units<C> &unit) {
     if constexpr (!has_bias<C>)
         return unit;
-    else if constexpr (converts<C>)
+    else if constexpr (has_scales<C>)
         return natural_biased_unit();
     else
         return natural_unit_after_bias(params.bias, unit);

@@ -22,7 +22,7 @@ static __device__ __forceinline__ void add_bias(score_tile<C> &s, const flash_bi
     const bool has_alibi = bias.alibi_slopes != nullptr;
     const bool has_mask = mask_covers<C>(bias, keys);
     const bool has_numbers = has_mask && bias.kind == FLASH_MASK_ADD;
-    const bool scales = converts<C> || bias_adds(bias);
+    const bool scales = has_scales<C> || bias_adds(bias);
     score_scale_t scale = {log2_unit(unit, 0) * ln_2, log2_unit(unit, 1) * ln_2};
     if (has_alibi) {
         add_alibi<C>(s, keys, scale, row_of);

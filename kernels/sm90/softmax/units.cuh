@@ -20,7 +20,7 @@ typedef struct row_units {
 } row_units_t;
 
 template <flash_config_t C>
-using score_units = std::conditional_t<scales_scores<C>, row_units_t, score_unit_t>;
+using score_units = std::conditional_t<has_scales<C>, row_units_t, score_unit_t>;
 
 /* This is the unit of the scores that the softmax sees: that of scores with a bias, or of scores as
  * they are where a call has none. */
@@ -41,7 +41,7 @@ static __device__ __forceinline__ float log2_unit(const row_units_t &units, int 
  * keep both units of a call over the main loop. */
 template <flash_config_t C>
 static __device__ __forceinline__ float natural_unit(const softmax_units<C> &unit, bool second) {
-    if constexpr (scales_scores<C> || has_softcap<C>)
+    if constexpr (has_scales<C> || has_softcap<C>)
         return (second ? log2_unit(unit, 1) : log2_unit(unit, 0)) * ln_2;
     else
         return unit.natural;
@@ -78,7 +78,7 @@ static __device__ __forceinline__ float bounded_unit(float unit) {
 template <flash_config_t C>
 static __device__ __forceinline__ score_units<C> units_of_tile(const score_unit_t &unit,
                                                                const ring_t &q_ring) {
-    if constexpr (scales_scores<C>) {
+    if constexpr (has_scales<C>) {
         const volatile conversion_state_t &state = conversion_state<C>();
         const int turn = q_turn<C>(q_ring) ^ q_in_registers<C>;
         const int part = tile_row(0) / q_part_rows<C>;

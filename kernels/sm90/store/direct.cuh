@@ -16,7 +16,7 @@
 /* Returns the scale of V of e4m3 for the tile that the consumer is at; 1 for other types. */
 template <flash_config_t C>
 static __device__ __forceinline__ float output_scale(const consumer_state<C> &consumer) {
-    if constexpr (converts<C>)
+    if constexpr (has_scales<C>)
         return *(volatile float *)&conversion_state<C>().v_scale[consumer.assignments.stage];
     else
         return 1.0f;
@@ -47,7 +47,7 @@ normalize_output(output_tile<C> &o, const softmax_state_t &state, const softmax_
 /* Rounds two elements of O to its type; an O of fp32 to bf16, which failed() looks at. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t round_pair(float low, float high, bool fp16) {
-    if constexpr (converts<C>) {
+    if constexpr (has_other_q_and_o<C>) {
         const uint32_t as_fp16 = convert_pair<FLASH_DTYPE_FP16>(low, high);
         const uint32_t as_bf16 = convert_pair<FLASH_DTYPE_BF16>(low, high);
         return fp16 ? as_fp16 : as_bf16;

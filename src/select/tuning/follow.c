@@ -45,10 +45,11 @@ static range_t find(const tuning_row_t *rows, int32_t count, const tuning_key_t 
     return (range_t){rows + first, end - first};
 }
 
-/* A family without results was not measured, and may be faster than all that were. */
-static bool has_family(range_t range, const family_t *family) {
+/* A family whose rows of these types have no results was not measured, and may be faster than all
+ * that were. */
+static bool was_measured(range_t range, const flash_kernel_t *estimate) {
     for (int32_t i = 0; i < range.count; i++)
-        if (range.rows[i].kernel->family == family)
+        if (range.rows[i].kernel->types == estimate->types)
             return true;
     return false;
 }
@@ -85,7 +86,7 @@ void tuning_follow(const tuning_results_t *given, const problem_t *problem, cons
     if (built_in)
         range = find(tuning_table, tuning_table_count, &key);
     const tuning_row_t *row = fastest(range, problem, device, *kernel);
-    if (row == NULL || !has_family(range, (*kernel)->family))
+    if (row == NULL || !was_measured(range, *kernel))
         return;
     *kernel = row->kernel;
     if (reason != NULL)

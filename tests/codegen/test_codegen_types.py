@@ -1,0 +1,89 @@
+"""Which types of Q and O a row takes belongs to its dtype and its operand_dtype: a row that
+multiplies K and V of e4m3 as such is another configuration than one that converts them.
+"""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from codegen.config import c_initialiser, converts, kernel_name, operand_dtype
+from codegen.emit import generated_files
+from codegen.facts import FAMILIES, Arch, Dtype, Types
+from codegen.legality import broken_rule, legal
+from codegen.selection import SelectionError, select
+from codegen.short_form import format_config, parse_config
+
+CONVERTING = parse_config("SM90 (E4M3, 128, 128, 128, 16): stages_2+overlap")
+MULTIPLYING = parse_config("SM90 (E4M3/E4M3, 128, 128, 128, 12): stages_2+overlap")
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """SM90 with rows that multiply e4m3 as such, for Q of e4m3."""
+    family = FAMILIES[Arch.SM90]
+    products = tuple(Types(Dtype.E4M3, Dtype.E4M3, o, Dtype.E4M3) for o in (Dtype.BF16, Dtype.FP32))
+    monkeypatch.setitem(FAMILIES, Arch.SM90, replace(family, types=family.types + products))
+    return FAMILIES[Arch.SM90]
+
+
+def test_both_are_legal(toy):
+    assert broken_rule(CONVERTING) is None
+    assert broken_rule(MULTIPLYING) is None
+
+
+def test_they_are_two_configurations(toy):
+    assert CONVERTING != MULTIPLYING
+    for form in (format_config, kernel_name, c_initialiser):
+        assert form(CONVERTING) != form(MULTIPLYING)
+    assert parse_config(format_config(MULTIPLYING)) == MULTIPLYING
+
+
+def test_they_differ_where_nothing_else_does():
+    alike = replace(CONVERTING, operand_dtype=MULTIPLYING.operand_dtype)
+    assert CONVERTING < alike
+    assert kernel_name(CONVERTING) != kernel_name(alike)
+
+
+def test_only_one_converts(toy):
+    assert (operand_dtype(CONVERTING), converts(CONVERTING)) == (Dtype.FP16, True)
+    assert (operand_dtype(MULTIPLYING), converts(MULTIPLYING)) == (Dtype.E4M3, False)
+    assert not legal(replace(CONVERTING, n_warps=12))  # that of a block without a converter
+    assert not legal(replace(MULTIPLYING, n_warps=16))
+
+
+def test_each_takes_types_of_its_own(toy):
+    halves = {q: [q, Dtype.FP32] for q in (Dtype.FP16, Dtype.BF16)}
+    assert toy.outputs(Dtype.E4M3, 0) == {q: sorted(o) for q, o in halves.items()}
+    assert toy.outputs(Dtype.E4M3, Dtype.E4M3) == {Dtype.E4M3: [Dtype.BF16, Dtype.FP32]}
+
+
+def test_the_table_has_a_row_for_each(toy):
+    files = generated_files([CONVERTING, MULTIPLYING])
+    facts = files["config_facts.c"].partition("family_types_sm90[] = {\n")[2].partition("\n};")[0]
+    entries = re.findall(r"^    \{(\w+), (\w+),$", facts, re.MULTILINE)
+    table = files["kernel_table.c"]
+    rows = re.findall(r'"(flash_fwd_sm90_\w+)",\n.*\n.*\n     &family_types_sm90\[(\d)\]\}', table)
+    assert {name: entries[int(index)] for name, index in rows} == {
+        kernel_name(CONVERTING): ("FLASH_DTYPE_E4M3", "0"),
+        kernel_name(MULTIPLYING): ("FLASH_DTYPE_E4M3", "FLASH_DTYPE_E4M3"),
+    }
+
+
+def test_the_operand_dtype_goes_with_the_dtype(toy):
+    halves = replace(MULTIPLYING, dtype=Dtype.BF16)
+    reason = "operand_dtype is 4: the family has no such value with dtype 2"
+    assert broken_rule(halves) == reason
+
+
+def test_no_family_has_such_rows_yet():
+    for family in FAMILIES.values():
+        assert {operand for _, operand in family.row_types} == {0}
+
+
+def test_selections_can_name_it():
+    assert all(c.operand_dtype == 0 for c in select("ship operand_dtype=0 dtype=E4M3"))
+    with pytest.raises(SelectionError, match="no configuration passes"):
+        select("ship operand_dtype=E4M3")
+    with pytest.raises(SelectionError, match="unknown value 'FP8'"):
+        select("ship operand_dtype=FP8")
