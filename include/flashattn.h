@@ -790,17 +790,17 @@ typedef struct flash_forward_args {
     int64_t attention_chunk;
     /* [batch]: the keys of sequence b begin leftpad_k[b] tokens after the start of its place in K
      * and V, and are counted from there, for masks too. seqused_k, or the length where it is NULL,
-     * still counts from the start, so that so many keys fewer exist, at least 0. Not with a
+     * still counts from the start, so that leftpad_k[b] fewer keys exist, at least 0. Not with a
      * page_table. In memory of the device; a negative value is refused on the CPU, and taken for 0
      * on a CUDA device. NULL: all 0. */
     const int32_t *leftpad_k;
 
-    /* CUDA devices: the call is selected, planned and launched as though the device had only so
-     * many multiprocessors, for a caller who needs the others for work beside attention, such as a
-     * collective. Kernels whose blocks take tile after tile start so many blocks; those that cut
-     * sequences cut for so many. Kernels with a block for each tile still have as many blocks as
-     * tiles. Another number may change the last bits of O, as another device may. 0, and more than
-     * the device has: all. On the CPU it must be 0: an executor limits threads there. */
+    /* CUDA devices: the call is selected, planned and launched as though the device had only this
+     * number of multiprocessors, for a caller who needs the others for work beside attention, such
+     * as a collective. Kernels whose blocks take tile after tile start that number of blocks; those
+     * that cut sequences cut for that number. Kernels with a block for each tile still have as many
+     * blocks as tiles. Another number may change the last bits of O, as another device may. 0, and
+     * more than the device has: all. On the CPU it must be 0: an executor limits threads there. */
     int32_t n_multiprocessors;
     int32_t reserved32; /**< 0 */
     /* 0. Room for dropout (its probability, seed and offset) and for positions of queries. Another

@@ -16,7 +16,7 @@ from .arrays import Arrays, HostArrays
 from .attention import numpy_attention
 from .llama import Sizes
 
-MIN_CALLS, MIN_SECONDS = 3, 0.5  # timed calls: at least so many, for at least so long
+MIN_CALLS, MIN_SECONDS = 3, 0.5  # at least, of timed calls
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ typedef struct cache {
 cache_t cache_make(int64_t batch, int64_t longest);
 void cache_free(cache_t *cache);
 
-/* Gives each sequence so many keys more, and pages for them wherever one is free. */
+/* Gives each sequence `keys` more keys, and pages for them wherever one is free. */
 void cache_grow(cache_t *cache, int64_t keys);
 
 /* Return the bytes of the table, of the lengths and of the slots. */

@@ -54,7 +54,7 @@ typedef struct decode_params {
     int32_t row_tiles;       /* tiles of B_r rows in the longest sequence of queries */
     int32_t row_tile;        /* B_r */
     int32_t columns;         /* d_head of the kernel, and of a row of partial_o */
-    /* Each sequence has so many pieces. If it is 0, every block cuts the batch by the lengths on
+    /* Pieces of each sequence. If it is 0, every block cuts the batch by the lengths on
      * the device, into pieces of about a share (decode/piece.cuh). A share is at least least_share,
      * and is below long_share only as long as there are no more than busy_pieces in all;
      * most_pieces run side by side. If most_pieces is 0, the share is least_share, whatever the

@@ -37,7 +37,7 @@ enum {
     SM90_CHUNK_BYTES = 16,       /* TMA's addresses and strides are multiples of it */
     SM90_STATE_BYTES = 2944,     /* block_state_t, behind the tiles (block_state.cuh) */
     SM90_CONVERSION_BYTES = 320, /* more, where K and V are converted */
-    SM90_CONVERTED_KEYS = 32,    /* a converted block has so many keys, or a multiple */
+    SM90_CONVERTED_KEYS = 32,    /* keys of a converted block, or a divisor of them */
     SM90_SHARED_BYTES_MAX = 227 * 1024,
     SM90_FAILURE_BITS = 1024, /* of a block: which of its tiles the second pass computes again */
     SM90_MAX_BLOCKS = 160,    /* of a grid with longest_first */
@@ -74,7 +74,7 @@ typedef struct sm90_schedule {
 /* This is for kernels with pages. */
 typedef struct sm90_paging {
     flash_divider_t by_page_size;
-    int32_t box_keys;       /* so many always lie in one page and in one block; 0: single keys */
+    int32_t box_keys;       /* keys that always lie in one page and in one block; 0: single keys */
     uint32_t k_token_bytes; /* from one token of the pool to the next */
     uint32_t v_token_bytes;
 } sm90_paging_t;
@@ -192,8 +192,8 @@ SM90_CONSTANT int32_t sm90_o_bytes(const flash_config_t *c) {
     return sm90_tile_bytes(c, c->B_r, sm90_d_head_v(c));
 }
 
-/* Counts the panels in which a block of so many columns of K or V arrives: fewer than it fills,
- * where it is converted. */
+/* Counts the panels in which a block of K or V of that number of columns arrives: fewer than it
+ * fills, where it is converted. */
 SM90_CONSTANT int32_t sm90_landing_panels(const flash_config_t *c, int32_t columns) {
     return (columns * sm90_kv_element_bytes(c) + SM90_PANEL_BYTES - 1) / SM90_PANEL_BYTES;
 }

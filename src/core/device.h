@@ -31,7 +31,7 @@ static inline bool device_is_cpu(const device_t *device) {
     return device->number == FLASH_DEVICE_CPU;
 }
 
-/* Leaves a CUDA device so many multiprocessors at most; 0: all of its own. */
+/* Leaves a CUDA device at most that number of multiprocessors; 0: all of its own. */
 static inline void device_limit(device_t *device, int32_t n_multiprocessors) {
     if (n_multiprocessors > 0 && n_multiprocessors < device->n_multiprocessors)
         device->n_multiprocessors = n_multiprocessors;

@@ -28,7 +28,7 @@ flash_status_t cuda_no_workspace(const flash_kernel_t *kernel, const problem_t *
 flash_status_t cuda_needs_no_workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                        const device_t *device);
 
-/* Checks that a call has a workspace of at least so many bytes, where that is not 0. */
+/* Checks that a call has a workspace of at least that size, where that is not 0. */
 flash_status_t cuda_require_workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                       uint64_t size);
 

@@ -46,8 +46,8 @@ static int64_t units_of(int64_t keys) {
     return divide_up(keys, DECODE_UNIT_KEYS);
 }
 
-/* Says whether so many blocks give nearly every multiprocessor one. Then cutting into more pieces
- * does not pay (measured on an H200). */
+/* Says whether that number of blocks gives nearly every multiprocessor one. Then cutting into more
+ * pieces does not pay (measured on an H200). */
 static bool fills_once(int64_t blocks, int64_t n_multiprocessors) {
     return blocks <= n_multiprocessors && 8 * blocks >= 7 * n_multiprocessors;
 }

@@ -18,7 +18,7 @@ flash_params_t schedule_sm90_problem(const flash_config_t *config, const flash_p
 int64_t schedule_sm90_blocks(const flash_config_t *config, const flash_params_t *p,
                              int32_t n_multiprocessors);
 
-/* The schedule of a grid with so many blocks, at least one. */
+/* The schedule of a grid with that number of blocks, at least one. */
 sm90_schedule_t schedule_sm90(const flash_config_t *config, const flash_params_t *p,
                               int64_t blocks);
 

@@ -12,7 +12,7 @@
 /* Finds the driver's function, which is all that encoding needs. */
 flash_status_t tensor_map_prepare(void);
 
-/* A box has one panel of columns of so many rows of each of so many heads, head after head. */
+/* A box has one panel of columns, of some rows of each of some heads, head after head. */
 typedef struct tensor_map_box {
     int32_t rows;
     int32_t heads;

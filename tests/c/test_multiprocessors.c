@@ -77,7 +77,7 @@ int __wrap_cudaFuncSetAttribute(const void *symbol, int attribute, int value) {
     return 0;
 }
 
-static int32_t measured_on; /* so many multiprocessors */
+static int32_t measured_on; /* a number of multiprocessors */
 
 flash_status_t __wrap_measure_cuda(const measurement_t *m, double *times) {
     measured_on = m->device->n_multiprocessors;
@@ -155,7 +155,8 @@ enum { N_PROBLEMS = sizeof PROBLEMS / sizeof PROBLEMS[0] };
 static const int32_t LIMITS[] = {1, 7, 66, 116, 131};
 enum { N_LIMITS = sizeof LIMITS / sizeof LIMITS[0] };
 
-/* Runs a call on a device with so many multiprocessors, and returns the number of its launches. */
+/* Runs a call on a device with that number of multiprocessors, and returns the number of its
+ * launches. */
 static int launch(flash_forward_args_t args, const flash_kernel_t *kernel, int32_t of_device,
                   int32_t limit) {
     device.n_multiprocessors = of_device;

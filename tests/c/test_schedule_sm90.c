@@ -140,7 +140,7 @@ static void tiles_that_heads_share_are_fewer(void **state) {
     assert_int_equal(schedule_of(&config, &shared).section_heads, 8);
 }
 
-/* Returns whether so many sequences of this length are scheduled in turn. */
+/* Returns whether `batch` sequences of this length are scheduled in turn. */
 static int32_t is_even(int32_t features, int32_t batch, int32_t group, int32_t length,
                        int32_t window_left) {
     const flash_config_t config = causal_row(64, features);

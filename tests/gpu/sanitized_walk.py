@@ -51,7 +51,7 @@ SIZES_OF_FAMILY = {
     Arch.SM90_DECODE: CHUNK_SIZES,
     Arch.SM90_MLA: MLA_SIZES,
 }
-MORE_KEYS = 600  # of calls with masks: so many that kernels leave out blocks which these hide
+MORE_KEYS = 600  # of calls with masks: enough that kernels leave out blocks which these hide
 DECODE_LENGTHS = {"seqused_k": (0, 1, 63, 64, 65, 800, 300)}
 RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
 

@@ -30,7 +30,7 @@ def _padded(batch: int, seqlen_q: int, seqlen_k: int, d_head: int) -> Callable:
 
 
 def _ragged(*lengths: tuple[int, int]) -> Callable:
-    """Makes a call of sequences of so many queries and keys, over a cache."""
+    """Makes a call of sequences with these numbers of queries and keys, over a cache."""
     used_q, used_k = (torch.tensor(x, dtype=torch.int32, device="cuda") for x in zip(*lengths))
     zero = used_q.new_zeros(1)
     cu_seqlens_q = torch.cat([zero, used_q.cumsum(0, dtype=torch.int32)])

@@ -15,7 +15,7 @@ typedef struct guarded {
     size_t size;
 } guarded_t;
 
-/* Returns an output of so many bytes, which begins at a multiple of 64. */
+/* Returns an output of that size, which begins at a multiple of 64. */
 guarded_t guarded_output(size_t size);
 
 /* Fills an output with the bytes of `initial`, or with ones where it is NULL: NaN of every type. */
@@ -26,7 +26,7 @@ bool guarded_is_intact(const guarded_t *output);
 
 void guarded_free_output(guarded_t *output);
 
-/* Returns an input of so many bytes, of which the last one is the last one of a page. */
+/* Returns an input of that size, of which the last one is the last one of a page. */
 guarded_t guarded_input(size_t size);
 
 void guarded_free_input(guarded_t *input);

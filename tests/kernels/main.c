@@ -16,7 +16,7 @@ static const char USAGE[] =
     "usage: test_kernels [--seed N] [--draws N] [--only PART] [--bench [--rows N]]\n"
     "\n"
     "  --seed N     the random problems of this seed (1)\n"
-    "  --draws N    so many problems of each candidate and type (150)\n"
+    "  --draws N    problems of each candidate and type (150)\n"
     "  --only PART  candidates whose name, SET/CANDIDATE/TYPE, has this part\n"
     "  --bench      times the reference and the candidate instead, one call each\n"
     "  --rows N     rows of Q, S, P and O that are timed (4); d_head is 128, keys are 64\n";

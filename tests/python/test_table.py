@@ -54,7 +54,7 @@ def test_table_has_runnable_kernels_of_every_type() -> None:
 
 
 def with_latent_tokens(problem: AttentionProblem) -> AttentionProblem:
-    """Packed, tokens of so many columns take more memory: fewer heads are packed at a time."""
+    """Packed, tokens of this many columns take more memory: fewer heads are packed at a time."""
     return dataclasses.replace(
         problem,
         batch=min(problem.batch, 5),

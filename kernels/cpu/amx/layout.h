@@ -96,7 +96,7 @@ static inline uint64_t amx_row_squares(head_dims_t dims, amx_terms_t terms) {
     return q > v ? q : v;
 }
 
-/* Returns the scratch bytes of a task of so many rows, which amx_divide_scratch() divides. */
+/* Returns the scratch bytes of a task of n_rows rows, which amx_divide_scratch() divides. */
 static inline uint64_t amx_scratch_size(const flash_config_t *config, const flash_params_t *params,
                                         int64_t n_rows) {
     const amx_terms_t n_terms = amx_terms(config, params);

@@ -62,8 +62,8 @@ ALWAYS_INLINE void transpose_tile(const uint16_t *from, uint16_t *to) {
         _mm512_store_ps(to + i * AMX_SQUARE, rows[i]);
 }
 
-/* Transposes the tiles of `from`, of so many columns and terms. The squares of one column and those
- * of the next one lie `step` elements apart. */
+/* Transposes the tiles of `from`, with the given columns and terms. The squares of one column
+ * and those of the next one lie `step` elements apart. */
 ALWAYS_INLINE void transpose_squares(const uint16_t *from, int64_t columns, int32_t terms,
                                      uint16_t *to, int64_t step) {
     const int64_t size = terms * AMX_OPERANDS;

@@ -17,7 +17,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-static const float SUM_MAX = 4096; /* of a row's P over an item; B_c is at most so many keys */
+static const float SUM_MAX = 4096; /* of a row's P over an item, and the largest B_c */
 
 /* Says whether P of a row with this sum can be trusted. Scores beyond 1e9 are too coarse in units
  * of log2: P of the row's own maximum is far from 1 then, if not 0, infinity or NaN. */

@@ -48,7 +48,7 @@ template <flash_config_t C> constexpr int key_steps = C.B_c / 16; /* contraction
 template <flash_config_t C> constexpr int warp_columns = C.d_head_v / C.n_warps; /* of O */
 template <flash_config_t C> constexpr int column_tiles = warp_columns<C> / 8;
 
-/* A warp turns so many tiles of S into P. Where there are fewer tiles than warps, some have none.
+/* Tiles of S that a warp turns into P. Where there are fewer tiles than warps, some have none.
  */
 template <flash_config_t C>
 constexpr int own_tiles = key_tiles<C> > sharing_warps<C> ? key_tiles<C> / sharing_warps<C> : 1;

@@ -14,7 +14,7 @@
 #include "sm90/load/box.cuh"
 #include "sm90/load/pages.cuh"
 
-/* Each lane loads the box of its number of every block, if it has so many. */
+/* Lane i loads box i of every block that has one. */
 typedef struct box_loader {
     int32_t id; /* of the next box's page; negative: it has no key */
 } box_loader_t;

@@ -19,7 +19,7 @@
 template <flash_config_t C>
 constexpr int converted_panels = landing_panels<C, TENSOR_K> - (is_latent<C> ? 1 : 0);
 
-/* Counts the parts that are complete when so many panels have been converted. */
+/* Counts the parts that are complete when `converted` panels have been converted. */
 template <flash_config_t C> __device__ constexpr int parts_of(int converted) {
     return converted == converted_panels<C> ? (int)MLA_PARTS : 2 * converted / part_panels<C>;
 }

@@ -14,7 +14,7 @@ template <flash_config_t C> constexpr int half_registers = half_columns<C> / 2;
 template <flash_config_t C>
 constexpr int half_bytes = half_columns<C> / panel_elements<C> *kv_panel_bytes<C>;
 
-/* A product has so many of these columns: all, or half of them where a fourth warpgroup leaves the
+/* Columns of a product: all of these, or half of them where a fourth warpgroup leaves the
  * compiler 128 registers for a thread, in which the accumulators of all would not fit. */
 template <flash_config_t C> constexpr int half_products = converts<C> ? 2 : 1;
 template <flash_config_t C> constexpr int product_columns = half_columns<C> / half_products<C>;
@@ -28,7 +28,7 @@ constexpr int latent_scales_offset = landing_offset<C, TENSOR_K> - kv_panel_byte
 template <flash_config_t C>
 constexpr int loaded_bytes = landing_bytes<C, TENSOR_K> + (is_latent<C> ? kv_panel_bytes<C> : 0);
 
-/* A block arrives at so many barriers: part by part; or at one, if it is to be converted. */
+/* Barriers at which a block arrives: one for each part; or one, if it is to be converted. */
 template <flash_config_t C> constexpr int arrivals = converts<C> ? 1 : (int)MLA_PARTS;
 
 template <flash_config_t C> __device__ constexpr void assert_mla() {

@@ -12,7 +12,7 @@
 
 constexpr int mla_warp_rows = 16;
 
-/* A warp has so many bytes for what it lays, in panels of sixteen rows of 32 columns. */
+/* Bytes that a warp has for what it lays, in panels of sixteen rows of 32 columns. */
 constexpr int laid_panel_bytes = mla_warp_rows * SM90_PANEL_BYTES;
 template <flash_config_t C> constexpr int laid_bytes = half_columns<C> / 32 * laid_panel_bytes;
 

@@ -20,7 +20,7 @@ static __device__ __forceinline__ void global_store_if(bool wanted, void *global
                  : "memory");
 }
 
-/* Stores four pairs, eight columns apart, those of them that begin within so many columns from
+/* Stores four pairs, eight columns apart, those of them that begin within `columns` columns from
  * `global` on. `wanted` is the same in all lanes of a warp: one that wants nothing jumps. */
 static __device__ __forceinline__ void global_store_pairs_if(bool wanted, int32_t columns,
                                                              float *global, const float2 (&v)[4]) {

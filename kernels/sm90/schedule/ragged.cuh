@@ -38,7 +38,7 @@ typedef struct batch_slice {
     uint32_t end;   /* number after the last bundle of its last entry */
 } batch_slice_t;
 
-/* Counts the tiles of a bundle in an entry with so many keys: a power of two. */
+/* Counts the tiles of a bundle in an entry with that number of keys: a power of two. */
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t tiles_of_bundle(const sm90_params_t &params,
                                                           int32_t len_k) {

@@ -124,7 +124,7 @@ static __device__ __forceinline__ void store_output(const flash_params_t &p, con
     store_row<C>(data + 8 * p.o_stride.seq, wanted && row + 8 < len_q ? p.d_head_v : 0, 1, o);
 }
 
-/* Stores so many columns of one of the thread's rows. */
+/* Stores the first `columns` columns of one of the thread's rows. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_fp32_row(float *row, bool wanted, int32_t columns,
                                                       int half, const output_tile<C> &o) {

@@ -10,7 +10,7 @@ from . import extras
 
 
 def count(keys: int, page_size: int) -> int:
-    """Pages of a sequence of so many keys."""
+    """Pages of a sequence of that number of keys."""
     return -(-keys // page_size)
 
 
