@@ -85,7 +85,7 @@ static void draw_store(test_case_t *c, const drawing_t *how, random_t *r) {
 
 /* ---- Packed keys ---- */
 
-/* Keys to words of a packed matrix of matrices. */
+/* Draws a packed matrix. */
 static void draw_packed(test_case_t *c, int64_t elements, int64_t columns) {
     const int64_t pair = c->problem.set->word_elements;
     const int32_t dtype = pair == 2 ? FLASH_DTYPE_BF16 : FLASH_DTYPE_FP32;
