@@ -345,6 +345,8 @@ def test_scheduler_metadata_is_neutral(qkv: list[torch.Tensor]) -> None:
         q, k, v, cache_seqlens=lengths, scheduler_metadata=metadata, num_splits=5, pack_gqa=True
     )
     assert torch.equal(o, fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths))
+    with pytest.raises(TypeError, match="cache_seqlens is a NoneType"):
+        fa3.get_scheduler_metadata(2, 9, 9, 4, 4, 16, None)
 
 
 # ---- ALiBi ----

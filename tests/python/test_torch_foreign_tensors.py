@@ -194,6 +194,13 @@ CALLS: dict[str, tuple[Callable, Callable[[], dict[str, Any]]]] = {
             "cache_seqlens": _ints(3, 9),
         },
     ),
+    "fa2.flash_attn_with_kvcache, lengths alone": (
+        fa2.flash_attn_with_kvcache,
+        lambda: {
+            "q": torch.randn(2, 1, 4, 8), "k_cache": torch.randn(2, 16, 2, 8),
+            "v_cache": torch.randn(2, 16, 2, 8), "cache_seqlens": _ints(3, 9),
+        },
+    ),
     "fa2.flash_attn_with_kvcache, entries": (
         fa2.flash_attn_with_kvcache,
         lambda: {
@@ -282,6 +289,7 @@ FOREIGN: dict[str, Callable[[torch.Tensor], Any]] = {
     "text": lambda x: "text",
     "number": lambda x: 3,
     "object": lambda x: object(),
+    "none": lambda x: None,
 }
 
 
@@ -318,7 +326,7 @@ def test_what_is_foreign_is_served_or_refused_by_name(
             foreign = replace(arguments[name])
         except (NotImplementedError, RuntimeError):  # torch has none of this type
             continue
-        if foreign is None:
+        if foreign is None and what != "none":
             continue
         try:
             with torch.autocast("cpu", enabled=by_operator):
@@ -341,6 +349,19 @@ def test_what_is_foreign_is_served_or_refused_by_name(
         assert any(n in message for n in names), f"{what}: {message}"
         for part in ("issue", "INTERNAL", "backend", "torch::", "unexpected keyword"):
             assert part not in message, f"{what}: {message}"
+
+
+@pytest.mark.parametrize(("call", "name"), [case for case in CASES if len(CALLS[case[0]][1]()) > 1])
+@pytest.mark.parametrize("by_operator", [False, True])
+def test_a_tensor_without_data_beside_others_is_refused(
+    call: str, name: str, by_operator: bool
+) -> None:
+    """torch itself would compute shapes alone, and write nothing."""
+    function, make = CALLS[call]
+    arguments = make()
+    arguments[name] = arguments[name].to("meta")
+    with torch.autocast("cpu", enabled=by_operator), pytest.raises(REFUSALS):
+        function(**arguments)
 
 
 # ---- A scale that the C API cannot say: 0 means the default there ----

@@ -282,7 +282,7 @@ def flash_kv_append(
         note_written(k_cache, v_cache, seqused_k_out, q_out)
         return q_out
     arguments = *tensors[:4], *places, cu_seqlens_new, *pages, *scales, *queries, *rotary
-    foreign.refuse(**{name: arguments[i] for i, name in append_operator.TENSORS})
+    foreign.refuse_in(arguments, append_operator.TENSORS, ("k_new", "k_cache"))
     append_operator.OPERATOR(*arguments)
     return q_out
 
@@ -316,12 +316,13 @@ def _results(results: tuple[Tensor, Tensor | None], outputs: Outputs) -> Any:
 def _call(operator: str, arguments: tuple, outputs: Outputs) -> Any:
     """Calls the overload of an operator that gives these outputs."""
     out, lse, return_lse, dtype = outputs
-    foreign.refuse(out=out, lse=lse, **{name: arguments[i] for i, name in TENSORS[operator]})
+    is_combine = operator == "combine"
+    needed = ("o_partial", "lse_partial") if is_combine else ("q", "k", "v")
+    foreign.refuse_in(arguments, TENSORS[operator], needed, out=out, lse=lse)
     packet = getattr(_ops, operator)
     if out is None and lse is None:
         overload = packet.lse if return_lse else packet.default
         return overload(*arguments, out_dtype=dtype)
-    is_combine = operator == "combine"
     like = arguments[0]
     if is_combine and like.ndim:
         like = like[:1].squeeze(0)

@@ -10,18 +10,20 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .._tensor import check_form, check_gradient
+from .foreign import check_data
 
 
 def refuse(names: Iterable[str], values: Iterable[Any]) -> None:
     """Raises NotImplementedError for a tensor that requires a gradient while gradients are
-    recorded, or has a tangent, and ValueError for one that is sparse or nested. Ignores values that
-    are no tensors."""
-    for name, x in zip(names, values):
-        if isinstance(x, Tensor):
-            check_form(x, name)
-            check_gradient(x, name)
-            if forward_ad.unpack_dual(x).tangent is not None:
-                raise NotImplementedError(
-                    f"{name} has a tangent, and there is no forward derivative: use "
-                    f"torch.autograd.forward_ad.unpack_dual({name}).primal"
-                )
+    recorded, or has a tangent, and ValueError for one that is sparse or nested, or has no data
+    while others have. Ignores values that are no tensors."""
+    tensors = {name: x for name, x in zip(names, values) if isinstance(x, Tensor)}
+    for name, x in tensors.items():
+        check_form(x, name)
+        check_gradient(x, name)
+        if forward_ad.unpack_dual(x).tangent is not None:
+            raise NotImplementedError(
+                f"{name} has a tangent, and there is no forward derivative: use "
+                f"torch.autograd.forward_ad.unpack_dual({name}).primal"
+            )
+    check_data(tensors)

@@ -48,7 +48,8 @@ def append(
         **{"rotary_cos": cos, "rotary_sin": sin},
         **{"rotary_positions": positions, "rotary_start": start},
     }
-    foreign.refuse(k_new=k_new, v_new=v_new, k_cache=k, v_cache=v, **arrays)
+    foreign.require(k_new=k_new, k_cache=k)
+    foreign.refuse(v_new=v_new, v_cache=v, **arrays)
     _append.flash_kv_append(
         k_new,
         v_new,
@@ -96,7 +97,8 @@ def _refuse_forward(
         **dict(zip(("cu_seqlens_q", "cu_seqlens_k"), cu_seqlens)),
         **dict(zip(("page_table", "v_page_table", "page_indptr", "page_rows"), pages or ())),
     }
-    foreign.refuse(q=q, k=k, v=v, out=out, lse=lse, **arrays)
+    foreign.require(q=q, k=k, v=v)
+    foreign.refuse(out=out, lse=lse, **arrays)
     problem = _problem.Problem(
         q,
         k,
@@ -121,7 +123,8 @@ def _refuse_forward(
 def _refuse_combine(o_partial: Any, lse_partial: Any, sinks: Any, outputs: Outputs) -> None:
     """Raises what flash_combine raises for these arguments, but accepts an LSE of any strides."""
     out, lse, return_lse, dtype = outputs
-    foreign.refuse(o_partial=o_partial, lse_partial=lse_partial, sinks=sinks, out=out, lse=lse)
+    foreign.require(o_partial=o_partial, lse_partial=lse_partial)
+    foreign.refuse(sinks=sinks, out=out, lse=lse)
     _attention.flash_combine(
         o_partial,
         _compact(lse_partial),

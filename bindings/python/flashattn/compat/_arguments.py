@@ -30,12 +30,12 @@ def refuse_dropout(dropout_p: float) -> None:
         raise NotImplementedError(f"dropout_p is {dropout_p}: there is no dropout, pass 0.0")
 
 
-def refuse_foreign(**tensors: Tensor | None) -> None:
-    """Raises TypeError for what is given and no tensor, ValueError for tensors that are sparse,
-    nested, without axes or on another device than the first, and NotImplementedError where autograd
-    would expect a backward pass."""
-    foreign.refuse(**tensors)
-    given = {name: x for name, x in tensors.items() if x is not None}
+def refuse_foreign(needed: dict[str, Tensor], **optional: Tensor | None) -> None:
+    """Raises TypeError for what is no tensor, but for an optional one that is None, ValueError for
+    tensors that are sparse, nested, without axes or on another device than the first, and
+    NotImplementedError where autograd would expect a backward pass."""
+    given = {**needed, **{name: x for name, x in optional.items() if x is not None}}
+    foreign.require(**given)
     first = next(iter(given))
     for name, x in given.items():
         if x.ndim == 0:
@@ -44,7 +44,35 @@ def refuse_foreign(**tensors: Tensor | None) -> None:
             raise ValueError(
                 f"{name} is on the device {x.device}, and {first} on {given[first].device}"
             )
-    refuse_gradients(**tensors)
+    refuse_gradients(**given)
+
+
+def refuse_foreign_of_cache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
+    rotary_cos: Tensor | None,
+    rotary_sin: Tensor | None,
+    cache_seqlens: int | Tensor | None,
+    cache_batch_idx: Tensor | None,
+    cache_leftpad: Tensor | None,
+    **others: Tensor | None,
+) -> None:
+    """Raises as refuse_foreign() does for the tensors of both functions flash_attn_with_kvcache,
+    and for others that one of them has."""
+    refuse_foreign(
+        {"q": q, "k_cache": k_cache, "v_cache": v_cache},
+        k=k,
+        v=v,
+        rotary_cos=rotary_cos,
+        rotary_sin=rotary_sin,
+        cache_seqlens=None if isinstance(cache_seqlens, int) else cache_seqlens,
+        cache_batch_idx=cache_batch_idx,
+        cache_leftpad=cache_leftpad,
+        **others,
+    )
 
 
 def refuse_gradients(**tensors: Tensor | None) -> None:

@@ -127,7 +127,9 @@ def _has_entries(q: Tensor, k_cache: Tensor, table: Tensor | None) -> bool:
     """Returns whether the cache has pages, or an entry for each sequence and no more."""
     if table is not None:
         return True
-    if not type(q) is type(k_cache) is Tensor or q.ndim != 4 or k_cache.ndim != 4:
+    if not type(q) is type(k_cache) is Tensor or q.is_nested or k_cache.is_nested:
+        return False
+    if q.ndim != 4 or k_cache.ndim != 4:
         return False
     return k_cache.shape[0] == q.shape[0]
 

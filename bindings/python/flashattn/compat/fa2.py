@@ -23,6 +23,7 @@ from ._arguments import (
     page_table_of,
     refuse_dropout,
     refuse_foreign,
+    refuse_foreign_of_cache,
     refuse_other_v,
     softmax_options,
 )
@@ -59,7 +60,7 @@ def flash_attn_func(
         found = _quick.attend(q, k, v, mask, return_attn_probs)
         if found is not None and k.shape == v.shape:
             return _result(found)
-    _refuse(dropout_p, q=q, k=k, v=v, alibi_slopes=alibi_slopes)
+    _refuse(dropout_p, {"q": q, "k": k, "v": v}, alibi_slopes=alibi_slopes)
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
     refuse_other_v(k, v)
     return _result(attend_padded(q, k, v, return_lse=return_attn_probs, **options))
@@ -79,7 +80,7 @@ def flash_attn_kvpacked_func(
 ) -> Result:
     """Computes flash_attn_func with K and V in one tensor: kv [batch, seqlen_k, 2, n_heads_kv,
     d_head]."""
-    _refuse(dropout_p, q=q, kv=kv, alibi_slopes=alibi_slopes)
+    _refuse(dropout_p, {"q": q, "kv": kv}, alibi_slopes=alibi_slopes)
     k, v = _unpacked("kv", kv, 2, 5)
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
     return _result(attend_padded(q, k, v, return_lse=return_attn_probs, **options))
@@ -97,7 +98,7 @@ def flash_attn_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Result:
     """Computes flash_attn_func with all in one tensor: qkv [batch, seqlen, 3, n_heads, d_head]."""
-    _refuse(dropout_p, qkv=qkv, alibi_slopes=alibi_slopes)
+    _refuse(dropout_p, {"qkv": qkv}, alibi_slopes=alibi_slopes)
     q, k, v = _unpacked("qkv", qkv, 3, 5)
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
     return _result(attend_padded(q, k, v, return_lse=return_attn_probs, **options))
@@ -136,8 +137,8 @@ def flash_attn_varlen_func(
     return_attn_probs  also return LSE, float32 [n_heads, total_q], and an empty S_dmask
     """
     ends = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-    tensors = {"q": q, "k": k, "v": v, "block_table": block_table, "alibi_slopes": alibi_slopes}
-    _refuse(dropout_p, **tensors, **ends)
+    needed = {"q": q, "k": k, "v": v, **ends}
+    _refuse(dropout_p, needed, block_table=block_table, alibi_slopes=alibi_slopes)
     refuse_other_v(k, v)
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
     if block_table is not None:
@@ -177,7 +178,7 @@ def flash_attn_varlen_kvpacked_func(
     """Computes flash_attn_varlen_func with K and V in one tensor: kv [total_k, 2, n_heads_kv,
     d_head]."""
     ends = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-    _refuse(dropout_p, q=q, kv=kv, alibi_slopes=alibi_slopes, **ends)
+    _refuse(dropout_p, {"q": q, "kv": kv, **ends}, alibi_slopes=alibi_slopes)
     k, v = _unpacked("kv", kv, 2, 4)
     found = attend_ragged(
         q,
@@ -207,7 +208,7 @@ def flash_attn_varlen_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Result:
     """Computes flash_attn_varlen_func with all in one tensor: qkv [total, 3, n_heads, d_head]."""
-    _refuse(dropout_p, qkv=qkv, cu_seqlens=cu_seqlens, alibi_slopes=alibi_slopes)
+    _refuse(dropout_p, {"qkv": qkv, "cu_seqlens": cu_seqlens}, alibi_slopes=alibi_slopes)
     q, k, v = _unpacked("qkv", qkv, 3, 4)
     found = attend_ragged(
         q,
@@ -268,20 +269,10 @@ def flash_attn_with_kvcache(
         )
         if found is not None:
             return _result(found)[:2] if return_softmax_lse else found
-    refuse_foreign(
-        q=q,
-        k_cache=k_cache,
-        v_cache=v_cache,
-        k=k,
-        v=v,
-        rotary_cos=rotary_cos,
-        rotary_sin=rotary_sin,
-        cache_seqlens=None if isinstance(cache_seqlens, int) else cache_seqlens,
-        cache_batch_idx=cache_batch_idx,
-        cache_leftpad=cache_leftpad,
-        block_table=block_table,
-        alibi_slopes=alibi_slopes,
-    )
+    refuse_foreign_of_cache(
+        q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx,
+        cache_leftpad, block_table=block_table, alibi_slopes=alibi_slopes,
+    )  # fmt: skip
     refuse_other_v(k_cache, v_cache)
     if block_table is not None and cache_batch_idx is not None:
         raise ValueError("cache_batch_idx is given with block_table: reorder the table's rows")
@@ -302,9 +293,9 @@ def flash_attn_with_kvcache(
     return _result(found)[:2] if return_softmax_lse else found
 
 
-def _refuse(dropout_p: float, **tensors: Tensor | None) -> None:
+def _refuse(dropout_p: float, needed: dict[str, Tensor], **optional: Tensor | None) -> None:
     refuse_dropout(dropout_p)
-    refuse_foreign(**tensors)
+    refuse_foreign(needed, **optional)
 
 
 def _options(

@@ -25,6 +25,7 @@ from ._arguments import (
     refuse,
     refuse_beside_qv,
     refuse_foreign,
+    refuse_foreign_of_cache,
     refuse_other_v,
     softmax_options,
 )
@@ -70,7 +71,8 @@ def flash_attn_func(
         if found is not None:
             return found
     refuse(qv=qv)
-    refuse_foreign(q=q, k=k, v=v, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    needed = {"q": q, "k": k, "v": v}
+    refuse_foreign(needed, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     q, scales = decoded_query(q, k, q_descale, k_descale, v_descale)
     options = softmax_options(softmax_scale, causal, window_size, softcap, attention_chunk)
     options.update(multiprocessors(q, sm_margin))
@@ -94,7 +96,7 @@ def flash_attn_qkvpacked_func(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Computes flash_attn_func with all in one tensor: qkv [batch, seqlen, 3, n_heads, d_head], or
     [batch, seqlen, num_heads_q + 2 * n_heads_kv, d_head] with num_heads_q."""
-    refuse_foreign(qkv=qkv)
+    refuse_foreign({"qkv": qkv})
     return flash_attn_func(
         *_unpacked(qkv, num_heads_q),
         softmax_scale,
@@ -153,9 +155,7 @@ def flash_attn_varlen_func(
     """
     refuse(qv=qv)
     refuse_foreign(
-        q=q,
-        k=k,
-        v=v,
+        {"q": q, "k": k, "v": v},
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         seqused_q=seqused_q,
@@ -255,18 +255,18 @@ def flash_attn_with_kvcache(
         )
         if found is not None:
             return _with_partials(found) if return_softmax_lse else found
-    refuse_foreign(
-        q=q,
-        k_cache=k_cache,
-        v_cache=v_cache,
-        k=k,
-        v=v,
+    refuse_foreign_of_cache(
+        q,
+        k_cache,
+        v_cache,
+        k,
+        v,
+        rotary_cos,
+        rotary_sin,
+        cache_seqlens,
+        cache_batch_idx,
+        cache_leftpad,
         qv=qv,
-        rotary_cos=rotary_cos,
-        rotary_sin=rotary_sin,
-        cache_seqlens=None if isinstance(cache_seqlens, int) else cache_seqlens,
-        cache_batch_idx=cache_batch_idx,
-        cache_leftpad=cache_leftpad,
         page_table=page_table,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k_new=cu_seqlens_k_new,
@@ -318,7 +318,7 @@ def flash_attn_combine(
 
     LSE is float32 [batch, seqlen, n_heads].
     """
-    refuse_foreign(out_partial=out_partial, lse_partial=lse_partial, out=out)
+    refuse_foreign({"out_partial": out_partial, "lse_partial": lse_partial}, out=out)
     if lse_partial.ndim != 4:
         raise ValueError(f"lse_partial has {lse_partial.ndim} axes, not 4")
     out, lse = torch_ops.flash_combine(
@@ -356,6 +356,7 @@ def get_scheduler_metadata(
 ) -> Tensor:
     """Returns an empty int32 tensor on the device of cache_seqlens: kernels here plan for
     themselves, and scheduler_metadata is ignored where it is passed on."""
+    refuse_foreign({"cache_seqlens": cache_seqlens})
     return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)
 
 
