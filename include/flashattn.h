@@ -81,12 +81,12 @@
 #ifndef FLASHATTN_H
 #define FLASHATTN_H
 
-#include <stddef.h>
-#include <stdint.h>
-
 #if defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ != 8
 #error "libflashattn needs pointers of 64 bits"
 #endif
+
+#include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
