@@ -44,6 +44,10 @@ static flash_forward_args_t take_args(input_t *in) {
     a.q.dtype = take_dtype(in);
     a.k.dtype = a.v.dtype = take_dtype(in);
     a.o.dtype = take_dtype(in);
+    a.n_multiprocessors = take_byte(in) < 240 ? 0 : (int32_t)take_number(in, 3);
+    a.reserved32 = take_byte(in) == 255 ? take_byte(in) : 0;
+    if (take_byte(in) == 255)
+        take(in, a.reserved, sizeof a.reserved);
     return a;
 }
 
