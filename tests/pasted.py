@@ -30,7 +30,7 @@ PASTED = (
 )
 COMMAND = re.compile(
     r"(?:[A-Z_]+=\S+ )*"
-    r"(?:\./dev|build/\S+|codegen/\S+|cc|cd|cmake|cpack|export|flashattn|git|pip|python3?|sudo)"
+    r"(?:\./dev|build/\S+|codegen/\S+|cc|cd|cmake|cpack|export|flashattn|pip|python3?|sudo)"
     r"(?: |$)(?!tuning 1)"
 )
 NOT_PASTED = {
@@ -47,15 +47,10 @@ NOT_PASTED = {
     r"FLASHATTN_TUNING": "names a file that a GPU makes",
 }
 
-CLONE = """\
-git -C /root/flashattn -c init.defaultBranch=main init -q
-git -C /root/flashattn add -A
-git -C /root/flashattn -c user.name=a -c user.email=a@a commit -qm "The checkout"
-"""
 BEFORE = """\
 printf '#!/bin/sh\\nexec "$@"\\n' >/usr/local/bin/sudo && chmod +x /usr/local/bin/sudo
 export DEBIAN_FRONTEND=noninteractive
-mkdir -p /root/pasted && cd /root/pasted && rm -rf flashattn
+rm -rf /root/pasted && cp -r /root/flashattn /root/pasted && cd /root/pasted && rm -rf build
 """
 INPUTS = """\
 python -c "import numpy as np
@@ -97,8 +92,6 @@ def cmake_snippets() -> Iterator[str]:
 
 def surroundings(command: str) -> tuple[str, str]:
     """What the session does before and after a command, so that it means what it says."""
-    if command.startswith("git clone"):
-        return CLONE, ""
     if command.startswith("cc engine.c"):
         return (
             f"cat >engine.c <<'END'\n{program('c')}END\n",
@@ -128,8 +121,7 @@ def session(is_quick: bool) -> str:
             if why_not_pasted(command):
                 continue
             before, after = surroundings(command)
-            pasted = command.replace("REPOSITORY", "/root/flashattn", 1)
-            pasted = quick(pasted) if is_quick else pasted
+            pasted = quick(command) if is_quick else command
             parts += [before, f"echo {shlex.quote(f'{document}: {pasted}')}", pasted, after]
     for i, snippet in enumerate(cmake_snippets()):
         folder = f"/tmp/cmake-{i}"
