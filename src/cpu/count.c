@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "cpu/count.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -138,5 +139,8 @@ static int32_t count_affinity(void) {
 }
 
 int32_t cpu_count(const char *root) {
-    return less(count_affinity(), cpu_quota(root));
+    const int errno_before = errno; /* files that are missing set it */
+    const int32_t n = less(count_affinity(), cpu_quota(root));
+    errno = errno_before;
+    return n;
 }

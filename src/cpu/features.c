@@ -57,6 +57,7 @@ flash_status_t cpu_features_limit(cpu_features_limit_t *limit) {
 #if defined(__x86_64__)
 
 #include <cpuid.h>
+#include <errno.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -105,7 +106,10 @@ static uint32_t bf16_isa(uint32_t xcr0, uint32_t leaf7_edx) {
 }
 
 bool cpu_features_permit_amx(void) {
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILE_DATA) == 0;
+    const int errno_before = errno;
+    const bool is_permitted = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILE_DATA) == 0;
+    errno = errno_before;
+    return is_permitted;
 }
 
 uint32_t cpu_features_isa(void) {

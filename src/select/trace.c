@@ -10,6 +10,7 @@
 #include "core/environment.h"
 #include "core/status.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,5 +67,7 @@ void trace_choice(const flash_kernel_t *kernel, const problem_t *problem, const 
     char text[FLASH_CONFIG_TEXT_SIZE], features[WORDS_FEATURES_SIZE];
     flash_config_format(&kernel->config, text, sizeof text);
     words_name_features(problem->features, features);
+    const int errno_before = errno; /* standard error may be closed */
     fprintf(stderr, "flashattn: %s for a problem with features %s: %s\n", text, features, reason);
+    errno = errno_before;
 }
