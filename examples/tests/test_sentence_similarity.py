@@ -4,6 +4,8 @@ against numpy, and every way in which the demo refuses to run.
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -180,6 +182,43 @@ def test_damaged_model_is_one_line(damage, tmp_path):
     if damage != "absent":
         victim.write_bytes(whole[:100_000] if damage == "cut" else b"no tensors")
     assert_refusal(run_demo(NAME, "--model", str(tmp_path)), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("null", "config.json holds a NoneType"),
+        ("[" * 100_000, "cannot be read"),
+        ({"max_position_embeddings": "x"}, "max_position_embeddings is 'x'"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0"),
+        ({"num_attention_heads": 5}, "num_attention_heads 5: not a divisor"),
+        ({"num_hidden_layers": 99}, "there is no tensor encoder.layer.6."),
+        ({"hidden_size": 768}, "embeddings.word_embeddings.weight is float32"),
+        ({"vocab_size": 2**40}, "vocab_size is 1099511627776"),
+        ({"layer_norm_eps": None}, "layer_norm_eps is None"),
+    ],
+)
+def test_sizes_of_another_model_are_one_line(text, words, tmp_path):
+    for name in weights.FILES:
+        (tmp_path / name).symlink_to(weights.packaged_model() / name)
+    config = tmp_path / "config.json"
+    sizes = json.loads(config.read_text())
+    config.unlink()
+    config.write_text(text if isinstance(text, str) else json.dumps({**sizes, **text}))
+    with pytest.raises(weights.ModelError, match=re.escape(words)):
+        weights.load_model(tmp_path)
+
+
+def test_tokens_that_have_no_row_are_refused(tmp_path):
+    for name in weights.FILES:
+        (tmp_path / name).symlink_to(weights.packaged_model() / name)
+    words = tmp_path / "tokenizer.json"
+    tokens = json.loads(words.read_text())
+    tokens["model"]["vocab"]["a-new-word"] = len(tokens["model"]["vocab"])
+    words.unlink()
+    words.write_text(json.dumps(tokens))
+    with pytest.raises(weights.ModelError, match="30523 words"):
+        weights.load_model(tmp_path)
 
 
 def test_zero_repeats_are_refused():
