@@ -3,6 +3,7 @@ benchmarks have files of their own."""
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -325,6 +326,28 @@ def test_forward_complains_about_its_output(files: list[str], capsys) -> None:
     assert_complains(capsys, main(["forward", *files]), "o.npy", "cannot be written")
     Path(files[3]).rmdir()
     _assert_no_output(files)
+
+
+def test_forward_writes_to_what_is_there_and_no_file(files: list[str], capsys) -> None:
+    """A device or a pipe would be gone if a file took its name."""
+    pipe = Path(files[3])
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert main(["forward", *files]) == 0
+    assert pipe.is_fifo()
+    with open(reader, "rb") as file:
+        assert np.load(io.BytesIO(file.read())).shape == (2, 9, 4, 16)
+    capsys.readouterr()
+    assert_complains(capsys, main(["forward", *files[:3], "/dev/full"]), "/dev/full", "No space")
+
+
+def test_forward_writes_through_links(files: list[str]) -> None:
+    link = Path(files[3])
+    target = link.with_name("folder") / "file.npy"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    assert main(["forward", *files]) == 0
+    assert link.is_symlink() and np.load(target).shape == (2, 9, 4, 16)
 
 
 @pytest.mark.parametrize("input_", [0, 1, 2])

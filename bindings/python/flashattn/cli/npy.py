@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 import zipfile
@@ -59,19 +60,33 @@ def read_lengths(text: str | None, option: str) -> np.ndarray | None:
 
 
 def write(path: str, array: np.ndarray) -> None:
-    """Writes the whole file or nothing: to a temporary file beside it, then renamed."""
-    target = Path(path)
+    """Writes the whole file or nothing. What is there and no regular file, such as a device or a
+    pipe, stays what it is, and is written to; so does a symbolic link."""
+    target = Path(os.path.realpath(path))
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        if target.exists() and not target.is_file():
+            _write_to(path, array)
+        else:
+            _replace(target, array)
     except OSError as error:
         raise BadInput(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _write_to(path: str, array: np.ndarray) -> None:
+    content = io.BytesIO()
+    np.save(content, array, allow_pickle=False)
+    with open(path, "wb") as file:
+        file.write(content.getbuffer())
+
+
+def _replace(target: Path, array: np.ndarray) -> None:
+    """Writes to a temporary file beside the target, which then takes its name."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             np.save(file, array, allow_pickle=False)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be written: {error.strerror}") from None
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
