@@ -45,6 +45,13 @@ def test_it_is_not_loaded_where_it_is_not_wanted() -> None:
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
 
 
+def test_a_value_that_cannot_be_understood_is_refused() -> None:
+    environment = {**os.environ, "FLASHATTN_EXTENSION": "no"}
+    program = [sys.executable, "-c", "from flashattn import torch_ops"]
+    result = subprocess.run(program, env=environment, capture_output=True, text=True)
+    assert result.returncode and "FLASHATTN_EXTENSION is 'no': not 0 or 1" in result.stderr
+
+
 # ---- Results ----
 
 

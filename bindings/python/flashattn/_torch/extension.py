@@ -33,14 +33,21 @@ _NAME = "_extension"
 _EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
 
+def _is_wanted() -> bool:
+    value = os.environ.get("FLASHATTN_EXTENSION", "")
+    if value not in ("", "0", "1"):
+        raise ValueError(f"FLASHATTN_EXTENSION is {value!r}: not 0 or 1")
+    return value != "0"
+
+
 def _is_possible() -> bool:
     return (
-        _EXCHANGE is not None
+        _is_wanted()
+        and _EXCHANGE is not None
         and direct.IS_KNOWN
         and sys.implementation.name == "cpython"
         and sys.version_info >= (3, 10)
         and not sysconfig.get_config_var("Py_GIL_DISABLED")
-        and os.environ.get("FLASHATTN_EXTENSION") != "0"
     )
 
 
