@@ -5,29 +5,29 @@
 #define FLASH_KERNELS_COMMON_DTYPE_CUH
 
 #include "common/dtype.h"
+#include "common/ptx/convert.cuh"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include <stdint.h>
 
 template <int DTYPE> struct dtype_traits;
 
 template <> struct dtype_traits<FLASH_DTYPE_FP16> {
-    typedef __half element;
+    typedef fp16_t element;
     static __device__ __forceinline__ float to_fp32(element x) {
-        return __half2float(x);
+        return fp32_from(x);
     }
     static __device__ __forceinline__ element from_fp32(float x) {
-        return __float2half_rn(x);
+        return fp16_from(x);
     }
 };
 
 template <> struct dtype_traits<FLASH_DTYPE_BF16> {
-    typedef __nv_bfloat16 element;
+    typedef bf16_t element;
     static __device__ __forceinline__ float to_fp32(element x) {
-        return __bfloat162float(x);
+        return fp32_from(x);
     }
     static __device__ __forceinline__ element from_fp32(float x) {
-        return __float2bfloat16_rn(x);
+        return bf16_from(x);
     }
 };
 

@@ -11,8 +11,6 @@
 #include "common/scale.h"
 #include "sm90/block_state.cuh"
 
-#include <cuda_fp16.h>
-
 /* K's scale is split in two factors. */
 typedef struct split_scale {
     float magnitude; /* of units; positive and finite */
@@ -44,7 +42,7 @@ static __device__ __forceinline__ uint32_t largest_of_row(const row_chunks<C> &r
 }
 
 static __device__ __forceinline__ uint32_t multiply_fp16(uint32_t pair, float factor) {
-    const float2 x = __half22float2(*(const __half2 *)&pair);
+    const float2 x = fp32_from_fp16_pair(pair);
     return convert_pair<FLASH_DTYPE_FP16>(x.x * factor, x.y * factor);
 }
 

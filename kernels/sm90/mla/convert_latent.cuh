@@ -17,8 +17,6 @@
 #include "sm90/load/convert_block.cuh"
 #include "sm90/mla/state.cuh"
 
-#include <cuda_fp16.h>
-
 /* These are the scales of the lane's rows; none, unless K is of latent tokens. */
 template <flash_config_t C> struct row_scales {
     float of[is_latent<C> ? lane_chunks<C> : 1][LATENT_CODES / LATENT_GROUP];
@@ -49,7 +47,7 @@ static __device__ __forceinline__ row_scales<C> load_scales(uint32_t shared) {
 }
 
 static __device__ __forceinline__ uint32_t scaled_bf16(uint32_t fp16_pair, float scale) {
-    const float2 x = __half22float2(*(const __half2 *)&fp16_pair);
+    const float2 x = fp32_from_fp16_pair(fp16_pair);
     return convert_pair<FLASH_DTYPE_BF16>(x.x * scale, x.y * scale);
 }
 

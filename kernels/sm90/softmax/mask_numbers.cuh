@@ -16,7 +16,7 @@ static __device__ __forceinline__ void add_pair(float &low, float &high, float s
 template <>
 __device__ __forceinline__ void add_pair<FLASH_DTYPE_FP16>(float &low, float &high, float scale,
                                                            const void *elements, int i) {
-    const float2 pair = __half22float2(__ldg(static_cast<const __half2 *>(elements) + i));
+    const float2 pair = fp32_from_fp16_pair(__ldg(static_cast<const uint32_t *>(elements) + i));
     low = fmaf(low, scale, pair.x);
     high = fmaf(high, scale, pair.y);
 }
@@ -73,7 +73,7 @@ static __device__ __forceinline__ float load_number_if(bool wanted, const char *
     uint32_t bits = 0;
     bits = global_load_if(wanted && is_wide, (const uint32_t *)element, bits);
     bits = global_load_if(wanted && !is_wide, (const uint16_t *)element, bits);
-    const float half = __half2float(__ushort_as_half((uint16_t)bits));
+    const float half = fp32_from(fp16_t{(uint16_t)bits});
     return dtype == FLASH_DTYPE_FP16 ? half : __uint_as_float(is_wide ? bits : bits << 16);
 }
 
