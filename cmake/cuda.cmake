@@ -97,9 +97,11 @@ function(_named_capabilities result)
 endfunction()
 
 # Device code of each family. All: SASS for the chips of today, PTX for what comes. Rows in
-# ..._BEFORE_90 have no SASS for 9.0 (codegen/machine_code.py). Named capabilities: SASS for these
-# alone. Dependent launches are in code for 9.0 and newer alone, which is why the PTX of SM80_DECODE
-# is of 9.0. COMMON: what every family uses. ./dev test sets some of these to less.
+# ..._BEFORE_90 have no SASS for 9.0, and all code of those in ..._ONE_SOURCE comes from the PTX of
+# FLASH_CUDA_SOURCE_... (codegen/machine_code.py): ptxas runs for each chip, what comes before it
+# once. Named capabilities: SASS for these alone. Dependent launches are in code for 9.0 and newer
+# alone, which is why the PTX of SM80_DECODE is of 9.0. COMMON: what every family uses. ./dev test
+# sets some of these to less.
 function(_set_code set)
     if(NOT DEFINED FLASH_CUDA_CODE_${set})
         set(FLASH_CUDA_CODE_${set} "${ARGN}" PARENT_SCOPE)
@@ -121,31 +123,43 @@ if(FLASH_CUDA_CAPABILITIES)
     foreach(_family COMMON SM80 SM80_DECODE SM80_MLA)
         _set_code(${_family} ${_code})
         _set_code(${_family}_BEFORE_90 ${_before_90})
+        _set_code(${_family}_ONE_SOURCE ${_code})
     endforeach()
 else()
     _set_code(COMMON 80-real 90-real 80-virtual)
     _set_code(SM80 80-real 90-real 80-virtual)
     _set_code(SM80_BEFORE_90 80-real 80-virtual)
+    _set_code(SM80_ONE_SOURCE 80-real 90-real 80-virtual)
     _set_code(SM80_DECODE 80-real 90-real 90-virtual)
     _set_code(SM80_MLA 80-real 90-real 90-virtual)
     _set_code(SM80_MLA_BEFORE_90 80-real 90-virtual)
 endif()
+set(FLASH_CUDA_SOURCE_SM80_ONE_SOURCE 80)
 foreach(_family SM90 SM90_DECODE SM90_MLA)
     _set_code(${_family} ${_code_sm90})
     set(FLASH_CUDA_LAUNCHER_${_family} refuse_ptxas_notes.py)
 endforeach()
 
-# Writes sources that include those of all kernels of a type and head dimension: the headers, which
-# take as long as a small kernel, are read once for all of them.
-function(_group_by_type_and_d_head sources folder result)
+# Writes sources that include those of several kernels: the headers, which take as long as a small
+# kernel, are read once for all of them. Kernels of a type and a d_head are together, and where they
+# take little time, those of a type and all d_heads up to 96, or from 128 on.
+set(FLASH_CUDA_QUICK_SETS sm80 sm80_before_90 sm80_one_source sm80_decode)
+function(_group_kernels sources set result)
     set(groups "")
     foreach(source IN LISTS sources)
-        string(REGEX MATCH "flash_fwd_([a-z0-9]+_[a-z0-9]+_d[0-9]+(v[0-9]+)?)_" name "${source}")
-        list(APPEND groups ${CMAKE_MATCH_1})
-        string(APPEND includes_${CMAKE_MATCH_1} "#include \"${source}\"\n")
+        string(REGEX MATCH "flash_fwd_([a-z0-9]+_[a-z0-9]+_)(d([0-9]+)(v[0-9]+)?)_" name "${source}")
+        set(group ${CMAKE_MATCH_1}${CMAKE_MATCH_2})
+        if(set IN_LIST FLASH_CUDA_QUICK_SETS)
+            set(group ${CMAKE_MATCH_1}small)
+            if(CMAKE_MATCH_3 GREATER_EQUAL 128)
+                set(group ${CMAKE_MATCH_1}large)
+            endif()
+        endif()
+        list(APPEND groups ${group})
+        string(APPEND includes_${group} "#include \"${source}\"\n")
     endforeach()
     list(REMOVE_DUPLICATES groups)
-    list(TRANSFORM groups REPLACE ".+" "${PROJECT_BINARY_DIR}/grouped/${folder}/\\0.cu"
+    list(TRANSFORM groups REPLACE ".+" "${PROJECT_BINARY_DIR}/grouped/${set}/\\0.cu"
          OUTPUT_VARIABLE files)
     foreach(group file IN ZIP_LISTS groups files)
         file(GENERATE OUTPUT ${file} CONTENT "${includes_${group}}")
@@ -153,14 +167,25 @@ function(_group_by_type_and_d_head sources folder result)
     set(${result} ${files} PARENT_SCOPE)
 endfunction()
 
+# Has a target compiled to PTX for one compute capability alone, and to all of its code from that.
+function(_compile_from_one_source target capability code)
+    list(TRANSFORM code REPLACE "^([0-9]+)-real$" "sm_\\1")
+    list(TRANSFORM code REPLACE "^([0-9]+)-virtual$" "compute_\\1")
+    list(JOIN code "," code)
+    set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES OFF)
+    target_compile_options(${target} PRIVATE
+        "--generate-code=arch=compute_${capability},code=[${code}]")
+endfunction()
+
 set(FLASH_CUDA_OBJECT_TARGETS "") # those of the function below
 
 # An object library for the library: of the kernels FLASH_KERNEL_SOURCES_<SET>, where the set is a
-# family or <family>_before_90, and of more sources. None where there are no sources.
+# family, <family>_before_90 or <family>_one_source, and of more sources. None where there are no
+# sources.
 function(flash_add_cuda_set set)
     string(TOUPPER ${set} upper)
     set(code ${FLASH_CUDA_CODE_${upper}})
-    _group_by_type_and_d_head("${FLASH_KERNEL_SOURCES_${upper}}" ${set} sources)
+    _group_kernels("${FLASH_KERNEL_SOURCES_${upper}}" ${set} sources)
     list(APPEND sources ${ARGN})
     if(NOT sources OR NOT code)
         return()
@@ -172,14 +197,19 @@ function(flash_add_cuda_set set)
     target_sources(flashattn_objects INTERFACE $<TARGET_OBJECTS:flashattn_${set}>)
     set(FLASH_CUDA_OBJECT_TARGETS ${FLASH_CUDA_OBJECT_TARGETS} flashattn_${set} PARENT_SCOPE)
     if(FLASH_CUDA_LAUNCHER_${upper} AND Python3_Interpreter_FOUND)
-        set_target_properties(flashattn_${set} PROPERTIES CUDA_COMPILER_LAUNCHER
-            "${Python3_EXECUTABLE};${PROJECT_SOURCE_DIR}/cmake/${FLASH_CUDA_LAUNCHER_${upper}}")
+        set(launcher ${Python3_EXECUTABLE}
+            ${PROJECT_SOURCE_DIR}/cmake/${FLASH_CUDA_LAUNCHER_${upper}}
+            ${CMAKE_CUDA_COMPILER_LAUNCHER})
+        set_target_properties(flashattn_${set} PROPERTIES CUDA_COMPILER_LAUNCHER "${launcher}")
     endif()
     set_target_properties(flashattn_${set} PROPERTIES
         CUDA_ARCHITECTURES "${code}"
         CUDA_VISIBILITY_PRESET hidden
         CUDA_RUNTIME_LIBRARY Static
         POSITION_INDEPENDENT_CODE ON)
+    if(FLASH_CUDA_SOURCE_${upper})
+        _compile_from_one_source(flashattn_${set} ${FLASH_CUDA_SOURCE_${upper}} "${code}")
+    endif()
     target_include_directories(flashattn_${set} PRIVATE include kernels)
     # The host code of these files registers kernels, and has a function for each that is never
     # called, since the library launches kernels by their addresses. Without exceptions, and without

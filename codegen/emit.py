@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from .config import Config, kernel_name
 from .emit_facts import GENERATED, continued, facts_header, facts_source
 from .facts import FAMILIES, FIELDS, Arch, Dtype, Feature, Op
-from .machine_code import is_before_hopper
+from .machine_code import Code, code_of
 from .short_form import format_config
 from .tuning import Key, Result, committed_results, results_of
 from .wrappers import File, files_of, indented_initialiser, prototype, wrapper_of
@@ -142,19 +142,21 @@ def _sources(name: str, files: Iterable[File]) -> str:
     return f"set(FLASH_KERNEL_SOURCES_{name}{chr(10) if paths else ''}{''.join(paths)})\n"
 
 
-def _is_before_hopper(file: File) -> bool:
-    return any(is_before_hopper(config) for config in file.kernels)
+def _code_of(file: File) -> Code:
+    """Returns the kind of machine code of a file's kernels, which have one in common."""
+    return code_of(file.kernels[0]) if file.kernels else Code.OF_FAMILY
 
 
 def kernels_cmake(kernels: Sequence[Config]) -> str:
-    """Returns kernels.cmake: each family's translation units and compiler flags. Those of the rows
-    without machine code for 9.0 are in lists of their own."""
+    """Returns kernels.cmake: each family's translation units and compiler flags, in a list for each
+    kind of machine code that its kernels have."""
     lines = [f"# {GENERATED}\n"]
     for arch, family in FAMILIES.items():
         files = [file for file in files_of(kernels) if file.arch == arch]
-        before = [file for file in files if _is_before_hopper(file)]
-        lines.append(_sources(arch.name, (file for file in files if file not in before)))
-        lines.append(_sources(f"{arch.name}_BEFORE_90", before) if before else "")
+        for code in Code:
+            of_code = [file for file in files if _code_of(file) == code]
+            if of_code or code == Code.OF_FAMILY:
+                lines.append(_sources(arch.name + code.value, of_code))
         flags = "".join(f" {flag}" for flag in family.flags)
         lines.append(f"set(FLASH_KERNEL_FLAGS_{arch.name}{flags})\n")
     return "".join(lines)

@@ -1,27 +1,50 @@
 """The compute capabilities that a CUDA kernel has machine code for.
 
 Kernels for compute capability 8.0 and newer mostly have it for 8.0 and 9.0. Some rows are of no use
-on 9.0, where a row of SM90's families serves whatever they serve in less time: these have it for
-8.0 alone. A caller that names such a row on 9.0, or the rare problem that no row of SM90's families
-can load, gets it all the same: the driver compiles its PTX when it is first used.
+on 9.0, where a row of SM90's families serves whatever they serve in less time, or where there is
+shared memory for a larger tile: these have it for 8.0 alone. A caller that names such a row on 9.0,
+or the rare problem that no row of SM90's families can load, gets it all the same: the driver
+compiles its PTX when it is first used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from enum import Enum
 
 from .config import Config
-from .facts import FAMILIES, Arch, Dtype
+from .facts import FAMILIES, Arch, Dtype, Feature
 
 HOPPER = 90  # compute capability 9.0
 HOPPER_FAMILIES = (Arch.SM90, Arch.SM90_DECODE, Arch.SM90_MLA)
+SMALL_MLA_TILE = (64, 16)  # (B_r, B_c) of SM80_MLA, for blocks of less shared memory than 9.0 has
+
+
+class Code(Enum):
+    """What kernels of a family have machine code for, and how. The value is what the names of the
+    lists in kernels.cmake end in."""
+
+    OF_FAMILY = ""  # as the rest of the family
+    BEFORE_HOPPER = "_BEFORE_90"  # none for 9.0
+    ONE_SOURCE = "_ONE_SOURCE"  # all from one PTX: the kernels test no compute capability that pays
 
 
 def is_before_hopper(config: Config) -> bool:
     """Says whether a row is one of those without machine code for 9.0."""
     if config.arch == Arch.SM80:
         return bool(config.async_copy)
-    return config.arch == Arch.SM80_MLA and config.dtype != Dtype.E4M3
+    if config.arch == Arch.SM80_MLA:
+        is_served = config.dtype != Dtype.E4M3 or not config.features & Feature.BIAS
+        return is_served or (config.B_r, config.B_c) == SMALL_MLA_TILE
+    return False
+
+
+def code_of(config: Config) -> Code:
+    if is_before_hopper(config):
+        return Code.BEFORE_HOPPER
+    if config.arch == Arch.SM80 and config.dtype != Dtype.E4M3:
+        return Code.ONE_SOURCE
+    return Code.OF_FAMILY
 
 
 def has_machine_code(config: Config, capabilities: Collection[int]) -> bool:

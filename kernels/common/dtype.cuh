@@ -5,7 +5,7 @@
 #define FLASH_KERNELS_COMMON_DTYPE_CUH
 
 #include "common/dtype.h"
-#include "common/ptx/convert.cuh"
+#include "common/ptx/element.cuh"
 
 #include <stdint.h>
 

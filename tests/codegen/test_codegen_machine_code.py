@@ -6,8 +6,8 @@ import pytest
 
 from codegen.__main__ import main, parse_capabilities
 from codegen.emit import generated_files
-from codegen.facts import Arch, Dtype
-from codegen.machine_code import HOPPER_FAMILIES, has_machine_code, is_before_hopper
+from codegen.facts import Arch, Dtype, Feature
+from codegen.machine_code import HOPPER_FAMILIES, Code, code_of, has_machine_code
 from codegen.selection import SelectionError
 from codegen.sets import ship
 
@@ -30,8 +30,14 @@ def test_on_hopper_the_other_families_keep_what_no_row_of_its_own_serves():
     of_sm80 = [config for config in rows if config.arch == Arch.SM80]
     assert {config.async_copy for config in of_sm80} == {0}
     assert {config.d_head for config in of_sm80} == {32, 64, 96, 128, 192, 256}
-    assert {Dtype(c.dtype) for c in rows if c.arch == Arch.SM80_MLA} == {Dtype.E4M3}
     assert {c.arch for c in rows} == {Arch.SM80, Arch.SM80_DECODE, Arch.SM80_MLA, Arch.MIXED}
+
+
+def test_on_hopper_latent_attention_needs_others_for_the_bias_beside_e4m3():
+    rows = [c for c in CUDA if c.arch == Arch.SM80_MLA and has_machine_code(c, {90})]
+    assert {Dtype(c.dtype) for c in rows} == {Dtype.E4M3}
+    assert all(c.features & Feature.BIAS for c in rows)
+    assert {(c.B_r, c.B_c) for c in rows} == {(32, 16), (64, 32)}
 
 
 @pytest.mark.parametrize("capability", [80, 89, 100, 120])
@@ -40,13 +46,15 @@ def test_other_chips_have_all_rows_of_the_families_for_them(capability):
     assert all(has_machine_code(config, {capability}) for config in rows)
 
 
-def test_the_build_has_rows_without_code_for_hopper_in_lists_of_their_own():
+@pytest.mark.parametrize("code", [Code.BEFORE_HOPPER, Code.ONE_SOURCE])
+def test_the_build_has_rows_with_code_of_their_own_in_lists_of_their_own(code):
     text = generated_files(ship())["kernels.cmake"]
-    before = [config for config in CUDA if is_before_hopper(config)]
-    for name in ("SM80", "SM80_MLA"):
-        begin = text.index(f"set(FLASH_KERNEL_SOURCES_{name}_BEFORE_90\n")
+    own = [Arch(config.arch).name for config in CUDA if code_of(config) == code]
+    assert own
+    for name in set(own):
+        begin = text.index(f"set(FLASH_KERNEL_SOURCES_{name}{code.value}\n")
         paths = text[begin : text.index(")\n", begin)].splitlines()[1:]
-        assert len(paths) == sum(Arch(config.arch).name == name for config in before)
+        assert len(paths) == own.count(name)
 
 
 def test_capabilities_are_numbers(tmp_path, capsys):

@@ -19,9 +19,10 @@ build_timed() { # folder, [CMake option...]
     mkdir -p "$folder"
     make_yardstick "$folder/yardstick.c"
     tests/dev/timed.sh "$folder/times" gcc -O3 -c "$folder/yardstick.c" -o "$folder/yardstick.o"
+    local launcher="$PWD/tests/dev/timed.sh;$PWD/$folder/times"
     env -u CMAKE_C_COMPILER_LAUNCHER cmake -S . -B "$folder" -G Ninja -DCMAKE_C_COMPILER=gcc \
-        -DCMAKE_BUILD_TYPE=Release -DFLASH_CUDA=OFF \
-        "-DCMAKE_C_COMPILER_LAUNCHER=$PWD/tests/dev/timed.sh;$PWD/$folder/times" "$@"
+        -DCMAKE_BUILD_TYPE=Release -DFLASH_CUDA=OFF "-DCMAKE_C_COMPILER_LAUNCHER=$launcher" \
+        "-DCMAKE_CUDA_COMPILER_LAUNCHER=$launcher" "$@"
     cmake --build "$folder" --parallel "$JOBS"
 }
 
@@ -33,12 +34,17 @@ report_times() { # file of times
         { family = "the rest" }
         match(name, /^flash_[a-z]+_[a-z0-9]+[_.]/) {
             split(name, part, /[_.]/); family = "kernels of " toupper(part[3]) }
+        name ~ /[.]cu[.]o$/ {
+            family = "the other CUDA files"
+            if (match(name, /^sm[0-9]+[a-z]*_/))
+                family = "kernels of " toupper(substr(name, 1, RLENGTH - 1)) }
         { sum[family] += time; count[family]++; all += time; n++ }
         END {
             for (f in sum) printf "%8.1f s %5d files  %s\n", sum[f], count[f], f | "sort -rn"
             close("sort -rn")
-            printf "%8.1f s %5d files  in all: %.0f times the %.2f s of a file that never changes\n",
-                all, n, all / yardstick, yardstick
+            printf "%8.1f s %5d files  in all, %.1f minutes: " \
+                "%.0f times the %.2f s of a file that never changes\n",
+                all, n, all / 60, all / yardstick, yardstick
         }' "$1"
 }
 

@@ -15,7 +15,8 @@ usage: ./dev COMMAND
                      processor can reach; arguments are google-benchmark's
   build              build the library and the tests into build/gcc
   build-cost [-DNAME=VALUE...]
-                     compile the library anew, and print what processor time that takes
+                     compile the library anew, and print what processor time that takes; with
+                     the CUDA kernels, if -DFLASH_CUDA=ON says so
   wheel [-DNAME=VALUE...]
                      make a wheel for every Linux with glibc 2.28 or newer, in build/wheelhouse;
                      CMake's options are those of a build, as -DFLASH_CUDA=OFF

@@ -203,11 +203,18 @@ def test_the_cost_of_a_build_is_summed_by_family(tmp_path):
     kernel = "CMakeFiles/flashattn_objects.dir/generated/kernels/flash_fwd_{}_dany_1x1.c.o"
     rows = [("0.5 0.5", "build/yardstick.o"), ("1 0.5", "src/core/status.c.o")]
     rows += [("7 1", kernel.format("avx2_fp16")), ("8 1", kernel.format("avx2_fp32"))]
+    cuda = "CMakeFiles/flashattn_{0}.dir/{1}.cu.o"
+    rows += [("60 4", cuda.format("sm90_mla", "grouped/sm90_mla/sm90mla_bf16_d576v512"))]
+    rows += [("20 1", cuda.format("sm90_mla", "grouped/sm90_mla/sm90mla_fp16_d576v512"))]
+    rows += [("2 0.5", cuda.format("common", "kernels/common/append"))]
     times.write_text("".join(f"{time} {name}\n" for time, name in rows))
     assert in_bash('. tests/dev/cost.sh; report_times "$1"', str(times)).splitlines() == [
+        "    85.0 s     2 files  kernels of SM90MLA",
         "    17.0 s     2 files  kernels of AVX2",
+        "     2.5 s     1 files  the other CUDA files",
         "     1.5 s     1 files  the rest",
-        "    18.5 s     3 files  in all: 18 times the 1.00 s of a file that never changes",
+        "   106.0 s     6 files  in all, 1.8 minutes: 106 times the 1.00 s of a file that never "
+        "changes",
     ]
 
 

@@ -8,6 +8,7 @@
 #define FLASH_KERNELS_SM90_LOAD_CONVERT_Q_CUH
 
 #include "common/fp16_rows.cuh"
+#include "common/ptx/element.cuh"
 #include "common/scale.h"
 #include "sm90/block_state.cuh"
 

@@ -14,6 +14,7 @@
 #define FLASH_KERNELS_SM90_MLA_CONVERT_LATENT_CUH
 
 #include "common/ptx/convert.cuh"
+#include "common/ptx/element.cuh"
 #include "sm90/load/convert_block.cuh"
 #include "sm90/mla/state.cuh"
 

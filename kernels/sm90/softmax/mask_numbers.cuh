@@ -5,6 +5,7 @@
 #define FLASH_KERNELS_SM90_SOFTMAX_MASK_NUMBERS_CUH
 
 #include "common/dtype.cuh"
+#include "common/ptx/element.cuh"
 #include "sm90/ptx/predicated.cuh"
 #include "sm90/softmax/bias_keys.cuh"
 

@@ -11,6 +11,7 @@
 #include "sm90/fragments.cuh"
 
 #include <float.h>
+#include <type_traits>
 
 /* A thread's two rows have these units. */
 typedef struct row_units {
