@@ -1,7 +1,7 @@
 /*
  * Elements of 16 bits become fp32, and fp32 is rounded to nearest even to one of them (PTX ISA,
- * "Data Movement and Conversion Instructions: cvt"). The types of cuda_fp16.h and cuda_bf16.h are
- * not used, because every file of kernels would take a third longer to read.
+ * "Data Movement and Conversion Instructions: cvt"). CUDA's headers of such types are not used:
+ * with them all headers that a file of kernels reads cost half as much again.
  */
 #ifndef FLASH_KERNELS_COMMON_PTX_ELEMENT_CUH
 #define FLASH_KERNELS_COMMON_PTX_ELEMENT_CUH
