@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import Enum
 
-from .config import Config
-from .facts import FAMILIES, Arch, Dtype, Feature
+from .config import Config, converts
+from .facts import FAMILIES, Arch, Feature
 
 HOPPER = 90  # compute capability 9.0
 HOPPER_FAMILIES = (Arch.SM90, Arch.SM90_DECODE, Arch.SM90_MLA)
@@ -34,7 +34,7 @@ def is_before_hopper(config: Config) -> bool:
     if config.arch == Arch.SM80:
         return bool(config.async_copy)
     if config.arch == Arch.SM80_MLA:
-        is_served = config.dtype != Dtype.E4M3 or not config.features & Feature.BIAS
+        is_served = not converts(config) or not config.features & Feature.BIAS
         return is_served or (config.B_r, config.B_c) == SMALL_MLA_TILE
     return False
 
@@ -42,7 +42,7 @@ def is_before_hopper(config: Config) -> bool:
 def code_of(config: Config) -> Code:
     if is_before_hopper(config):
         return Code.BEFORE_HOPPER
-    if config.arch == Arch.SM80 and config.dtype != Dtype.E4M3:
+    if config.arch == Arch.SM80 and not converts(config):
         return Code.ONE_SOURCE
     return Code.OF_FAMILY
 
