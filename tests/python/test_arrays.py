@@ -403,6 +403,17 @@ def test_window_values() -> None:
     flash_attn_func(*arrays, window_size=(np.int64(3), 2**62))
 
 
+@pytest.mark.parametrize("value", ["1", [1.0], np.ones(2, np.float32), np.ones(0), 1j, object()])
+@pytest.mark.parametrize("name", ["softmax_scale", "softcap"])
+def test_what_is_no_number_is_refused_by_name(name: str, value: object) -> None:
+    _refused(TypeError, f"{name} is of type {type(value).__name__}: not a number", *_inputs(),
+             **{name: value})  # fmt: skip
+
+
+def test_a_softcap_of_none_is_refused_by_name() -> None:
+    _refused(TypeError, "softcap is of type NoneType: not a number", *_inputs(), softcap=None)
+
+
 def test_lengths_that_do_not_fit() -> None:
     q, k, v = _inputs()
     _refused(ValueError, "seqused_k has 3 values, not 2", q, k, v, seqused_k=[1, 2, 3])

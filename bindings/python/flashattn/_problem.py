@@ -392,7 +392,7 @@ def _scale(softmax_scale: float | None) -> float:
     that is 0 in float32 raises ValueError."""
     if softmax_scale is None:
         return 0.0
-    if ctypes.c_float(softmax_scale).value == 0:
+    if _in_float32("softmax_scale", softmax_scale) == 0:
         raise ValueError(
             f"softmax_scale is {softmax_scale}, which is 0 in float32: it must be positive, or "
             "None for 1 / sqrt(d_head)"
@@ -401,6 +401,13 @@ def _scale(softmax_scale: float | None) -> float:
 
 
 def _float32(name: str, value: float) -> float:
-    if value != 0 and ctypes.c_float(value).value == 0:
+    if _in_float32(name, value) == 0 and value != 0:
         raise ValueError(f"{name} is {value}, which is 0 in float32")
     return value
+
+
+def _in_float32(name: str, value: Any) -> float:
+    try:
+        return ctypes.c_float(value).value
+    except (TypeError, ValueError, RuntimeError):  # the last two are torch's, of tensors
+        raise TypeError(f"{name} is of type {type(value).__name__}: not a number") from None
