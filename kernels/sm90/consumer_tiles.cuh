@@ -129,20 +129,69 @@ static __device__ __forceinline__ bool overlaps_next(const flash_params_t &probl
     return index >= 0 && has_blocks(next) && !sm90_has_fp32_o(&problem);
 }
 
+/* Starts a tile that does not overlap the one before it, and waits for its first QK^T. */
+template <flash_config_t C>
+static __device__ __forceinline__ void start_alone(const flash_params_t &problem,
+                                                   consumer_state<C> &consumer) {
+    consumer.walk =
+        find_walk<C>(problem, read_assignment<C>(consumer.assignments).tile, consumer.number);
+    start_tile<C>(consumer);
+    await_hand_over<C>(consumer);
+    hand_over_output<C>(0, consumer);
+    wgmma_wait<0>();
+}
+
+/* Finishes a tile while the next one starts: the last PV of the one and the first QK^T of the other
+ * are under way together. */
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void
+finish_beside_next(const sm90_params_t &params, const tile_of<C> &next, const score_units<C> &unit,
+                   finished_tile<C> &done, consumer_state<C> &consumer) {
+    await_v<C>(consumer);
+    await_turn<C>(consumer);
+    issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
+    consumer.walk = find_walk<C>(params.problem, next, consumer.number);
+    if constexpr (starts_early<C>)
+        start_tile<C>(consumer);
+    pass_turn<C>(consumer);
+    const float sink = load_sink_of_tile<C>(params.problem, consumer);
+    wgmma_wait<starts_early<C> ? 1 : 0>();
+    finish_tile<C, FIXED>(done, params.problem, softmax_unit<C>(params.problem, unit), sink,
+                          consumer);
+    if constexpr (starts_early<C>)
+        wgmma_wait<0>();
+    else
+        start_tile<C>(consumer);
+    store_tile<C, true>(params, done, consumer);
+    if constexpr (!starts_early<C>)
+        wgmma_wait<0>();
+}
+
+/* Finishes a tile that the next one does not overlap. */
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void
+finish_alone(const sm90_params_t &params, const score_units<C> &unit, finished_tile<C> &done,
+             consumer_state<C> &consumer) {
+    await_v<C>(consumer);
+    await_turn<C>(consumer);
+    issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
+    pass_turn<C>(consumer);
+    const float sink = load_sink_of_tile<C>(params.problem, consumer);
+    wgmma_wait<0>();
+    finish_tile<C, FIXED>(done, params.problem, softmax_unit<C>(params.problem, unit), sink,
+                          consumer);
+    store_tile<C, false>(params, done, consumer);
+}
+
 /* Computes tiles one after the other: from one that has blocks of keys to the first that does not
  * overlap the tile after it. In the second pass none does: that is less code. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params,
                                                      const score_unit_t &call_unit,
                                                      consumer_state<C> &consumer) {
-    finished_tile<C> done;
+    finished_tile<C> done; /* of both ends: with one in each, ptxas adds an instruction */
     score_units<C> unit;
-    consumer.walk = find_walk<C>(params.problem, read_assignment<C>(consumer.assignments).tile,
-                                 consumer.number);
-    start_tile<C>(consumer);
-    await_hand_over<C>(consumer);
-    hand_over_output<C>(0, consumer);
-    wgmma_wait<0>();
+    start_alone<C>(params.problem, consumer);
     while (true) {
         consumer.o = output_tile<C>{};
         unit = units_of_tile<C>(call_unit, consumer.q_slot);
@@ -158,34 +207,9 @@ static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params
         const assignment_of<C> next = await_following<C>(consumer.assignments);
         if (!overlaps_next(params.problem, next.tile, next.index))
             break;
-        await_v<C>(consumer);
-        await_turn<C>(consumer);
-        issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
-        consumer.walk = find_walk<C>(params.problem, next.tile, consumer.number);
-        if constexpr (starts_early<C>)
-            start_tile<C>(consumer);
-        pass_turn<C>(consumer);
-        const float sink = load_sink_of_tile<C>(params.problem, consumer);
-        wgmma_wait<starts_early<C> ? 1 : 0>();
-        finish_tile<C, FIXED>(done, params.problem, softmax_unit<C>(params.problem, unit), sink,
-                              consumer);
-        if constexpr (starts_early<C>)
-            wgmma_wait<0>();
-        else
-            start_tile<C>(consumer);
-        store_tile<C, true>(params, done, consumer);
-        if constexpr (!starts_early<C>)
-            wgmma_wait<0>();
+        finish_beside_next<C, FIXED>(params, next.tile, unit, done, consumer);
     }
-    await_v<C>(consumer);
-    await_turn<C>(consumer);
-    issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
-    pass_turn<C>(consumer);
-    const float sink = load_sink_of_tile<C>(params.problem, consumer);
-    wgmma_wait<0>();
-    finish_tile<C, FIXED>(done, params.problem, softmax_unit<C>(params.problem, unit), sink,
-                          consumer);
-    store_tile<C, false>(params, done, consumer);
+    finish_alone<C, FIXED>(params, unit, done, consumer);
 }
 
 template <flash_config_t C, bool FIXED>

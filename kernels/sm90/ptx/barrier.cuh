@@ -59,20 +59,6 @@ static __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t 
                  : "memory");
 }
 
-/* Says whether the phase of this parity has completed, to all lanes the same. */
-static __device__ __forceinline__ bool mbarrier_is_complete(uint32_t barrier, uint32_t parity) {
-    uint32_t complete;
-    asm volatile("{\n"
-                 ".reg .pred complete;\n"
-                 "mbarrier.test_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
-                 "selp.u32 %0, 1, 0, complete;\n"
-                 "}\n"
-                 : "=r"(complete)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
-    return __all_sync(0xffffffffu, complete);
-}
-
 /* Waits for `threads` arrivals at named barrier `id`, this warp's among them. */
 static __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
     asm volatile("barrier.cta.sync.aligned %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
