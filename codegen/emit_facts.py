@@ -57,6 +57,7 @@ def facts_header() -> str:
 
 {"".join(_x_macro(f"FLASH_CONFIG_{name}", rows) for name, rows in macros.items())}\
 /* For messages. */
+#define FLASH_CONFIG_OP_WORDS      "{", ".join(op.word for op in Op)}"
 #define FLASH_CONFIG_DTYPE_WORDS   "{", ".join(dtype.name for dtype in Dtype)}"
 #define FLASH_CONFIG_FEATURE_WORDS "{", ".join(feature.word for feature in Feature)}"
 

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .config import Config
-from .facts import Dtype, Feature
+from .facts import Dtype, Feature, Op
 from .short_form import ShortFormError, parse_config
 
 FOLDER = Path(__file__).resolve().parent / "results"
 HEADER = "flashattn tuning 1"
 
 _LINE = re.compile(
-    r"cc=(?P<compute_capability>\d+) +sms=(?P<multiprocessors>\d+) +dtype=(?P<dtype>\w+) +"
+    r"cc=(?P<compute_capability>\d+) +sms=(?P<multiprocessors>\d+) +(?:op=(?P<op>\w+) +)?"
+    r"dtype=(?P<dtype>\w+) +"
     r"d_head=(?P<d_head>\d+) +features=(?P<features>[\w+]+) +"
     r"q=(?P<q>\d+) +k=(?P<k>\d+) +heads=(?P<heads>\d+) +ns=(?P<nanoseconds>\d+) *:(?P<config>.*)"
 )
@@ -34,6 +35,7 @@ class Key(NamedTuple):
 
     compute_capability: int
     multiprocessors: int
+    op: int
     dtype: int
     d_head: int
     features: int
@@ -63,6 +65,11 @@ def _features(text: str) -> int:
     return 0 if text == "none" else sum(words[word] for word in set(text.split("+")))
 
 
+def _op(word: str | None) -> int:
+    """Returns the operation of a word; the forward pass for results that name none."""
+    return int(Op.FORWARD if word is None else {op.word: op for op in Op}[word])
+
+
 def parse_result(line: str) -> Result:
     """Reads a result; raises TuningError if the line is not one."""
     fields = _LINE.fullmatch(line)
@@ -72,6 +79,7 @@ def parse_result(line: str) -> Result:
         key = Key(
             int(fields["compute_capability"]),
             int(fields["multiprocessors"]),
+            _op(fields["op"]),
             int(Dtype[fields["dtype"]]),
             int(fields["d_head"]),
             _features(fields["features"]),

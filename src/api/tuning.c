@@ -44,7 +44,7 @@ static flash_status_t check_kernels(const flash_kernel_t *const *kernels, int32_
 static flash_status_t check_workspaces(const flash_kernel_t *const *kernels, int32_t n_kernels,
                                        const problem_t *problem, const device_t *device) {
     for (int32_t i = 0; i < n_kernels; i++)
-        FLASH_TRY(kernel_ops(kernels[i])->check_workspace(kernels[i], problem, device));
+        FLASH_TRY(kernel_calls(kernels[i])->check_workspace(kernels[i], problem, device));
     return FLASH_SUCCESS;
 }
 

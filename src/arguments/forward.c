@@ -254,7 +254,8 @@ static void set_params(flash_params_t *p, const flash_forward_args_t *a) {
 
 static void set_problem(problem_t *problem, const flash_forward_args_t *a,
                         const flash_pages_t *pages) {
-    *problem = (problem_t){.dtype = a->k.dtype,
+    *problem = (problem_t){.op = FLASH_OP_FORWARD,
+                           .dtype = a->k.dtype,
                            .device = a->device,
                            .has_output = a->batch > 0 && a->seqlen_q > 0,
                            .batch_invariant = (a->flags & FLASH_FLAG_BATCH_INVARIANT) != 0,

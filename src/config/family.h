@@ -27,8 +27,8 @@ typedef struct family_rank {
     int64_t passes; /* over K and V, if the time goes into reading them; else 0 */
 } family_rank_t;
 
-/* The operations of calls on a kernel. The device is that of the problem. */
-typedef struct launch_ops {
+/* What is called of a kernel. The device is that of the problem. */
+typedef struct family_calls {
     /* Returns the bytes of workspace that the kernel gains by, at the present number of threads. */
     flash_status_t (*workspace)(const flash_kernel_t *kernel, const problem_t *problem,
                                 const device_t *device, uint64_t *size);
@@ -41,33 +41,25 @@ typedef struct launch_ops {
     /* Computes or enqueues the problem, which has output and checked data. */
     flash_status_t (*launch)(const flash_kernel_t *kernel, const problem_t *problem,
                              const device_t *device, flash_stream_t stream);
-} launch_ops_t;
+} family_calls_t;
 
 /* The part of a batch that a family's kernels are for, where two kernels share one. */
 typedef enum family_part { FAMILY_NO_PART, FAMILY_DECODE_PART, FAMILY_FORWARD_PART } family_part_t;
 
 enum { FAMILY_PARTS_SIZE = 128 };
 
-typedef struct family {
-    const family_facts_t *facts;
-
+/* How a family computes one operation (FLASH_OP_...), and for what. */
+typedef struct family_op {
     /* Checks the rules between a configuration's fields; the rules of single fields hold. NULL if
      * there are none. Returns INVALID_CONFIG with the broken rule. */
     flash_status_t (*check)(const flash_config_t *config);
-    /* Returns what a device lacks for the family, as "AVX512 kernels need ..."; NULL if nothing. */
-    const char *(*lacks)(const device_t *device);
     /* Returns why a kernel that fits by type, d_head and features cannot run this problem on the
      * device; NULL if it can. NULL as the function: there are no such obstacles. */
     const char *(*obstacle)(const flash_config_t *config, const problem_t *problem,
                             const device_t *device);
 
-    /* Families with a higher priority are selected first, on a device that lacks nothing. */
-    int32_t (*priority)(const device_t *device);
     family_rank_t (*rank)(const flash_config_t *config, const problem_t *problem,
                           const device_t *device);
-    /* Returns what the reason of a choice of this family should add, with a separator before it, or
-     * "". NULL: there is never anything to add. */
-    const char *(*remark)(const problem_t *problem, const device_t *device);
     /* Writes the names of the rows of other families that compute a problem for a row of this
      * family, with a separator before them. NULL: the row has its own kernel. */
     void (*name_parts)(const flash_config_t *config, const problem_t *problem,
@@ -78,9 +70,23 @@ typedef struct family {
                      const device_t *device);
     family_part_t part;
 
-    const launch_ops_t *ops[FAMILY_N_OPS]; /* by FLASH_OP_...; NULL: no such kernels */
-    const struct cuda_family *cuda;        /* cuda/family.h; NULL: a CPU family, or one without
-                                              kernels of its own */
+    const family_calls_t *calls;
+    const struct cuda_family *cuda; /* cuda/family.h; NULL: a CPU family, or one without kernels of
+                                       its own */
+} family_op_t;
+
+typedef struct family {
+    const family_facts_t *facts;
+
+    /* Returns what a device lacks for the family, as "AVX512 kernels need ..."; NULL if nothing. */
+    const char *(*lacks)(const device_t *device);
+    /* Families with a higher priority are selected first, on a device that lacks nothing. */
+    int32_t (*priority)(const device_t *device);
+    /* Returns what the reason of a choice of this family should add, with a separator before it, or
+     * "". NULL: there is never anything to add. */
+    const char *(*remark)(const problem_t *problem, const device_t *device);
+
+    const family_op_t *ops[FAMILY_N_OPS]; /* by FLASH_OP_...; NULL: no such kernels */
 } family_t;
 
 #define DECLARE_FAMILY(NAME, name) extern const family_t family_##name;

@@ -32,12 +32,11 @@ static const flash_kernel_t *lower_bound(const flash_config_t *config) {
     return first;
 }
 
-kernel_range_t kernel_table_forward_rows(const family_t *family, int32_t dtype) {
-    const flash_config_t least = {
-        .arch = family->facts->arch, .op = FLASH_OP_FORWARD, .dtype = dtype};
+kernel_range_t kernel_table_rows(const family_t *family, int32_t op, int32_t dtype) {
+    const flash_config_t least = {.arch = family->facts->arch, .op = op, .dtype = dtype};
     kernel_range_t rows = {lower_bound(&least), kernel_table + kernel_table_count};
     const flash_kernel_t *end = rows.begin;
-    while (end < rows.end && end->family == family && end->config.op == FLASH_OP_FORWARD &&
+    while (end < rows.end && end->family == family && end->config.op == op &&
            end->config.dtype == dtype)
         end++;
     rows.end = end;

@@ -10,9 +10,10 @@
 struct flash_kernel {
     flash_config_t config;
     const char *name;
-    void (*function)(void); /* a cpu_kernel_t (kernels/cpu/cpu_kernel.h) in CPU families; NULL in
-                               MIXED rows, which rows of other families compute, and
-                               in rows that a build for tests does not compile */
+    void (*function)(void); /* of the type that its family's calls launch: for FORWARD in CPU
+                               families a cpu_kernel_t (kernels/cpu/cpu_kernel.h); NULL in MIXED
+                               rows, which rows of other families compute, and in rows that a build
+                               for tests does not compile */
     const family_t *family;
     const row_types_t *types; /* the element types of problems that it serves */
 };
@@ -29,8 +30,8 @@ typedef struct kernel_range {
     const flash_kernel_t *end;
 } kernel_range_t;
 
-/* Returns the rows of a family for attention with K and V of this type. */
-kernel_range_t kernel_table_forward_rows(const family_t *family, int32_t dtype);
+/* Returns the rows of a family for an operation with K and V of this type. */
+kernel_range_t kernel_table_rows(const family_t *family, int32_t op, int32_t dtype);
 
 /* Returns INVALID_ARGUMENT unless the pointer is that of a row. */
 flash_status_t kernel_table_check(const flash_kernel_t *kernel);
@@ -38,9 +39,13 @@ flash_status_t kernel_table_check(const flash_kernel_t *kernel);
 /* Finds the row of a configuration. Returns INVALID_CONFIG with the broken rule, or NOT_BUILT. */
 flash_status_t kernel_table_require(const flash_config_t *config, const flash_kernel_t **kernel);
 
-/* Returns the operations of a kernel, by its operation and family. */
-static inline const launch_ops_t *kernel_ops(const flash_kernel_t *kernel) {
+/* Returns how a kernel's family computes its operation. */
+static inline const family_op_t *kernel_op(const flash_kernel_t *kernel) {
     return kernel->family->ops[kernel->config.op];
+}
+
+static inline const family_calls_t *kernel_calls(const flash_kernel_t *kernel) {
+    return kernel_op(kernel)->calls;
 }
 
 #endif

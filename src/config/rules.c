@@ -88,5 +88,6 @@ flash_status_t config_check(const flash_config_t *config) {
     FLASH_TRY(check_needs(config, facts->layout));
     FLASH_TRY(check_types(config, facts));
     FLASH_TRY(check_d_head_v(config));
-    return family->check == NULL ? FLASH_SUCCESS : family->check(config);
+    const family_op_t *op = family->ops[config->op];
+    return op->check == NULL ? FLASH_SUCCESS : op->check(config);
 }

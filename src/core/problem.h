@@ -28,6 +28,7 @@ typedef struct page_limits {
 
 typedef struct problem {
     flash_params_t params; /* what kernels see of the problem */
+    int32_t op;            /* FLASH_OP_..., what is to be computed */
     int32_t dtype;         /* of K and V */
     int32_t device;
     int32_t features; /* FLASH_FEATURE_... bits that a kernel must have */

@@ -31,14 +31,15 @@ static const char *remark_on_processor(const problem_t *problem, const device_t 
     return device->amx_refused ? "; the system refused AMX's tile registers" : "";
 }
 
+static const family_op_t forward = {
+    .obstacle = obstacle, .rank = rank_by_tile, .calls = &cpu_forward_calls};
+
 #define CPU_FAMILY(name, lacks_, priority_, remark_)                                               \
     const family_t family_##name = {.facts = &family_facts_##name,                                 \
                                     .lacks = (lacks_),                                             \
-                                    .obstacle = obstacle,                                          \
                                     .priority = (priority_),                                       \
-                                    .rank = rank_by_tile,                                          \
                                     .remark = (remark_),                                           \
-                                    .ops = {[FAMILY_OP_FORWARD] = &cpu_forward_ops}}
+                                    .ops = {[FAMILY_OP_FORWARD] = &forward}}
 
 /* These define what a family lacks without its instruction sets, and its priority with them. */
 #define DEFINE_LACKS(name, isa_, words)                                                            \

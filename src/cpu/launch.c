@@ -93,7 +93,7 @@ static flash_status_t check_workspace(const flash_kernel_t *kernel, const proble
     return status;
 }
 
-const launch_ops_t cpu_forward_ops = {.workspace = workspace,
-                                      .prepare = prepare,
-                                      .check_workspace = check_workspace,
-                                      .launch = launch};
+const family_calls_t cpu_forward_calls = {.workspace = workspace,
+                                          .prepare = prepare,
+                                          .check_workspace = check_workspace,
+                                          .launch = launch};

@@ -8,6 +8,6 @@
 #include "config/family.h"
 
 /* The forward pass. It ignores the device and the stream. */
-extern const launch_ops_t cpu_forward_ops;
+extern const family_calls_t cpu_forward_calls;
 
 #endif

@@ -51,10 +51,10 @@ static flash_status_t no_launch(const flash_kernel_t *kernel, const problem_t *p
     return absent(device->number);
 }
 
-const launch_ops_t sm80_forward_ops = {no_workspace, no_prepare, no_prepare, no_launch};
-const launch_ops_t sm80_decode_ops = {no_workspace, no_prepare, no_prepare, no_launch};
-const launch_ops_t sm90_forward_ops = {no_workspace, no_prepare, no_prepare, no_launch};
-const launch_ops_t sm90_decode_ops = {no_workspace, no_prepare, no_prepare, no_launch};
+const family_calls_t sm80_forward_calls = {no_workspace, no_prepare, no_prepare, no_launch};
+const family_calls_t sm80_decode_calls = {no_workspace, no_prepare, no_prepare, no_launch};
+const family_calls_t sm90_forward_calls = {no_workspace, no_prepare, no_prepare, no_launch};
+const family_calls_t sm90_decode_calls = {no_workspace, no_prepare, no_prepare, no_launch};
 
 flash_status_t cuda_append(const append_params_t *params, const device_t *device,
                            flash_stream_t stream) {

@@ -28,9 +28,9 @@ const char *cuda_launch_obstacle(const cuda_family_t *family, const flash_config
                                  const problem_t *problem, const device_t *device);
 
 /* The operations of each family. In a build without CUDA they fail. */
-extern const launch_ops_t sm80_forward_ops;
-extern const launch_ops_t sm80_decode_ops; /* of SM80_MLA too */
-extern const launch_ops_t sm90_forward_ops;
-extern const launch_ops_t sm90_decode_ops; /* of SM90_MLA too; those of MIXED are in mixed.c */
+extern const family_calls_t sm80_forward_calls;
+extern const family_calls_t sm80_decode_calls; /* of SM80_MLA too */
+extern const family_calls_t sm90_forward_calls;
+extern const family_calls_t sm90_decode_calls; /* of SM90_MLA too; those of MIXED are in mixed.c */
 
 #endif

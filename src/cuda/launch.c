@@ -22,7 +22,7 @@ const void *cuda_kernel_symbol(const flash_kernel_t *kernel) {
 }
 
 static cuda_block_t block_of(const flash_kernel_t *kernel) {
-    return kernel->family->cuda->block(&kernel->config);
+    return kernel_op(kernel)->cuda->block(&kernel->config);
 }
 
 /* A device reset would forget attributes, so each launch sets them, in well under a microsecond. */

@@ -7,7 +7,7 @@
 
 static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,
                               const device_t *device, flash_stream_t stream) {
-    const cuda_family_t *family = kernel->family->cuda;
+    const cuda_family_t *family = kernel_op(kernel)->cuda;
     const cuda_block_t block = family->block(&kernel->config);
     const cuda_grid_t grid = {.blocks = family->tiles(&kernel->config, &problem->params),
                               .threads = block.threads,
@@ -21,7 +21,7 @@ static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *prob
     return cuda_launch(kernel, problem, device, stream, enqueue);
 }
 
-const launch_ops_t sm80_forward_ops = {.workspace = cuda_no_workspace,
-                                       .prepare = cuda_prepare,
-                                       .check_workspace = cuda_needs_no_workspace,
-                                       .launch = launch};
+const family_calls_t sm80_forward_calls = {.workspace = cuda_no_workspace,
+                                           .prepare = cuda_prepare,
+                                           .check_workspace = cuda_needs_no_workspace,
+                                           .launch = launch};

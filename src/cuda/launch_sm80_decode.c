@@ -20,8 +20,8 @@ static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *pro
 
 static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,
                               const device_t *device, flash_stream_t stream) {
-    const cuda_block_t block = kernel->family->cuda->block(&kernel->config);
-    decode_plan_t plan = kernel->family->cuda->plan(&kernel->config, problem, device);
+    const cuda_block_t block = kernel_op(kernel)->cuda->block(&kernel->config);
+    decode_plan_t plan = kernel_op(kernel)->cuda->plan(&kernel->config, problem, device);
     plan_decode_place(&plan, problem->workspace);
     const cuda_grid_t grid = {
         .blocks = plan.blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
@@ -35,7 +35,7 @@ static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *prob
     return cuda_launch(kernel, problem, device, stream, enqueue);
 }
 
-const launch_ops_t sm80_decode_ops = {.workspace = merge_decode_workspace,
-                                      .prepare = prepare,
-                                      .check_workspace = merge_decode_check_workspace,
-                                      .launch = launch};
+const family_calls_t sm80_decode_calls = {.workspace = merge_decode_workspace,
+                                          .prepare = prepare,
+                                          .check_workspace = merge_decode_check_workspace,
+                                          .launch = launch};

@@ -79,7 +79,7 @@ static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *pro
     const flash_config_t *config = &kernel->config;
     const flash_params_t p = schedule_sm90_problem(config, &problem->params);
     const int64_t blocks = schedule_sm90_blocks(config, &p, device->n_multiprocessors);
-    const cuda_block_t block = kernel->family->cuda->block(config);
+    const cuda_block_t block = kernel_op(kernel)->cuda->block(config);
     const cuda_grid_t grid = {
         .blocks = blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
     sm90_params_t params = {.problem = p,
@@ -117,7 +117,7 @@ static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *pro
     return cuda_prepare(kernel, problem, device);
 }
 
-const launch_ops_t sm90_forward_ops = {.workspace = workspace,
-                                       .prepare = prepare,
-                                       .check_workspace = check_workspace,
-                                       .launch = launch};
+const family_calls_t sm90_forward_calls = {.workspace = workspace,
+                                           .prepare = prepare,
+                                           .check_workspace = check_workspace,
+                                           .launch = launch};

@@ -51,8 +51,8 @@ static flash_status_t encode_maps(const flash_config_t *config, sm90_decode_para
 static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,
                               const device_t *device, flash_stream_t stream) {
     const flash_config_t *config = &kernel->config;
-    const cuda_block_t block = kernel->family->cuda->block(config);
-    decode_plan_t plan = kernel->family->cuda->plan(config, problem, device);
+    const cuda_block_t block = kernel_op(kernel)->cuda->block(config);
+    decode_plan_t plan = kernel_op(kernel)->cuda->plan(config, problem, device);
     plan.params.natural_bias = 1;
     plan_decode_place(&plan, problem->workspace);
     const cuda_grid_t grid = {
@@ -70,7 +70,7 @@ static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *prob
     return cuda_launch(kernel, problem, device, stream, enqueue);
 }
 
-const launch_ops_t sm90_decode_ops = {.workspace = merge_decode_workspace,
-                                      .prepare = prepare,
-                                      .check_workspace = merge_decode_check_workspace,
-                                      .launch = launch};
+const family_calls_t sm90_decode_calls = {.workspace = merge_decode_workspace,
+                                          .prepare = prepare,
+                                          .check_workspace = merge_decode_check_workspace,
+                                          .launch = launch};

@@ -13,7 +13,7 @@
 
 flash_status_t merge_decode_workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                       const device_t *device, uint64_t *size) {
-    const decode_plan_t plan = kernel->family->cuda->plan(&kernel->config, problem, device);
+    const decode_plan_t plan = kernel_op(kernel)->cuda->plan(&kernel->config, problem, device);
     *size = plan_decode_workspace(&plan);
     return FLASH_SUCCESS;
 }

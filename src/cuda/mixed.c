@@ -159,15 +159,15 @@ static flash_status_t workspace(const flash_kernel_t *kernel, const problem_t *p
     const parts_t parts = find_parts(&kernel->config, problem, device);
     uint64_t of_forward, of_decode;
     FLASH_TRY(
-        kernel_ops(parts.forward)->workspace(parts.forward, &parts.many, device, &of_forward));
-    FLASH_TRY(kernel_ops(parts.decode)->workspace(parts.decode, &parts.few, device, &of_decode));
+        kernel_calls(parts.forward)->workspace(parts.forward, &parts.many, device, &of_forward));
+    FLASH_TRY(kernel_calls(parts.decode)->workspace(parts.decode, &parts.few, device, &of_decode));
     *size = of_forward > of_decode ? of_forward : of_decode;
     return FLASH_SUCCESS;
 }
 
 static flash_status_t check_workspaces(const parts_t *parts, const device_t *device) {
-    FLASH_TRY(kernel_ops(parts->forward)->check_workspace(parts->forward, &parts->many, device));
-    return kernel_ops(parts->decode)->check_workspace(parts->decode, &parts->few, device);
+    FLASH_TRY(kernel_calls(parts->forward)->check_workspace(parts->forward, &parts->many, device));
+    return kernel_calls(parts->decode)->check_workspace(parts->decode, &parts->few, device);
 }
 
 static flash_status_t check_workspace(const flash_kernel_t *kernel, const problem_t *problem,
@@ -179,8 +179,8 @@ static flash_status_t check_workspace(const flash_kernel_t *kernel, const proble
 static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *problem,
                               const device_t *device) {
     const parts_t parts = find_parts(&kernel->config, problem, device);
-    FLASH_TRY(kernel_ops(parts.forward)->prepare(parts.forward, &parts.many, device));
-    return kernel_ops(parts.decode)->prepare(parts.decode, &parts.few, device);
+    FLASH_TRY(kernel_calls(parts.forward)->prepare(parts.forward, &parts.many, device));
+    return kernel_calls(parts.decode)->prepare(parts.decode, &parts.few, device);
 }
 
 /* If even the longest sequence is short enough for decode, the forward kernel has nothing to do. */
@@ -189,21 +189,23 @@ static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *prob
     const parts_t parts = find_parts(&kernel->config, problem, device);
     FLASH_TRY(check_workspaces(&parts, device));
     if (parts.many.params.least_queries <= problem->params.seqlen_q)
-        FLASH_TRY(kernel_ops(parts.forward)->launch(parts.forward, &parts.many, device, stream));
-    return kernel_ops(parts.decode)->launch(parts.decode, &parts.few, device, stream);
+        FLASH_TRY(kernel_calls(parts.forward)->launch(parts.forward, &parts.many, device, stream));
+    return kernel_calls(parts.decode)->launch(parts.decode, &parts.few, device, stream);
 }
 
-static const launch_ops_t ops = {.workspace = workspace,
-                                 .prepare = prepare,
-                                 .check_workspace = check_workspace,
-                                 .launch = launch};
+static const family_calls_t calls = {.workspace = workspace,
+                                     .prepare = prepare,
+                                     .check_workspace = check_workspace,
+                                     .launch = launch};
+
+static const family_op_t forward = {.check = check,
+                                    .obstacle = obstacle,
+                                    .rank = rank,
+                                    .declines = declines,
+                                    .name_parts = name_parts,
+                                    .calls = &calls};
 
 const family_t family_mixed = {.facts = &family_facts_mixed,
-                               .check = check,
                                .lacks = lacks,
-                               .obstacle = obstacle,
                                .priority = priority,
-                               .rank = rank,
-                               .name_parts = name_parts,
-                               .declines = declines,
-                               .ops = {[FAMILY_OP_FORWARD] = &ops}};
+                               .ops = {[FAMILY_OP_FORWARD] = &forward}};

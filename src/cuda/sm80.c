@@ -132,12 +132,14 @@ static family_rank_t rank(const flash_config_t *config, const problem_t *problem
         .preference = step_preference(config, problem)};
 }
 
+static const family_op_t forward = {.check = check,
+                                    .obstacle = obstacle,
+                                    .rank = rank,
+                                    .part = FAMILY_FORWARD_PART,
+                                    .cuda = &cuda,
+                                    .calls = &sm80_forward_calls};
+
 const family_t family_sm80 = {.facts = &family_facts_sm80,
-                              .check = check,
                               .lacks = lacks,
-                              .obstacle = obstacle,
                               .priority = priority,
-                              .rank = rank,
-                              .part = FAMILY_FORWARD_PART,
-                              .ops = {[FAMILY_OP_FORWARD] = &sm80_forward_ops},
-                              .cuda = &cuda};
+                              .ops = {[FAMILY_OP_FORWARD] = &forward}};

@@ -85,12 +85,14 @@ static family_rank_t rank(const flash_config_t *config, const problem_t *problem
     return (family_rank_t){.time = row_tiles, .preference = config->B_r, .passes = row_tiles};
 }
 
+static const family_op_t forward = {.check = check,
+                                    .obstacle = obstacle,
+                                    .rank = rank,
+                                    .part = FAMILY_DECODE_PART,
+                                    .cuda = &cuda,
+                                    .calls = &sm80_decode_calls};
+
 const family_t family_sm80_decode = {.facts = &family_facts_sm80_decode,
-                                     .check = check,
                                      .lacks = lacks,
-                                     .obstacle = obstacle,
                                      .priority = priority,
-                                     .rank = rank,
-                                     .part = FAMILY_DECODE_PART,
-                                     .ops = {[FAMILY_OP_FORWARD] = &sm80_decode_ops},
-                                     .cuda = &cuda};
+                                     .ops = {[FAMILY_OP_FORWARD] = &forward}};

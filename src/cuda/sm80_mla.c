@@ -113,12 +113,14 @@ static family_rank_t rank(const flash_config_t *config, const problem_t *problem
                            .passes = tiles};
 }
 
+static const family_op_t forward = {.check = check,
+                                    .obstacle = obstacle,
+                                    .rank = rank,
+                                    .declines = declines,
+                                    .cuda = &cuda,
+                                    .calls = &sm80_decode_calls};
+
 const family_t family_sm80_mla = {.facts = &family_facts_sm80_mla,
-                                  .check = check,
                                   .lacks = lacks,
-                                  .obstacle = obstacle,
                                   .priority = priority,
-                                  .declines = declines,
-                                  .rank = rank,
-                                  .ops = {[FAMILY_OP_FORWARD] = &sm80_decode_ops},
-                                  .cuda = &cuda};
+                                  .ops = {[FAMILY_OP_FORWARD] = &forward}};

@@ -187,13 +187,15 @@ static family_rank_t rank(const flash_config_t *config, const problem_t *problem
                                        : estimated_time(config, problem, device)};
 }
 
+static const family_op_t forward = {.check = check,
+                                    .obstacle = obstacle,
+                                    .rank = rank,
+                                    .declines = declines,
+                                    .part = FAMILY_FORWARD_PART,
+                                    .cuda = &cuda,
+                                    .calls = &sm90_forward_calls};
+
 const family_t family_sm90 = {.facts = &family_facts_sm90,
-                              .check = check,
                               .lacks = lacks,
-                              .obstacle = obstacle,
                               .priority = priority,
-                              .declines = declines,
-                              .rank = rank,
-                              .part = FAMILY_FORWARD_PART,
-                              .ops = {[FAMILY_OP_FORWARD] = &sm90_forward_ops},
-                              .cuda = &cuda};
+                              .ops = {[FAMILY_OP_FORWARD] = &forward}};

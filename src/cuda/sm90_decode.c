@@ -120,12 +120,14 @@ static family_rank_t rank(const flash_config_t *config, const problem_t *problem
                            .preference = config->B_r};
 }
 
+static const family_op_t forward = {.check = check,
+                                    .obstacle = obstacle,
+                                    .rank = rank,
+                                    .declines = declines,
+                                    .cuda = &cuda,
+                                    .calls = &sm90_decode_calls};
+
 const family_t family_sm90_decode = {.facts = &family_facts_sm90_decode,
-                                     .check = check,
                                      .lacks = lacks,
-                                     .obstacle = obstacle,
                                      .priority = priority,
-                                     .declines = declines,
-                                     .rank = rank,
-                                     .ops = {[FAMILY_OP_FORWARD] = &sm90_decode_ops},
-                                     .cuda = &cuda};
+                                     .ops = {[FAMILY_OP_FORWARD] = &forward}};

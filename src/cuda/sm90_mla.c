@@ -95,12 +95,14 @@ static family_rank_t rank(const flash_config_t *config, const problem_t *problem
     return (family_rank_t){0};
 }
 
+static const family_op_t forward = {.check = check,
+                                    .obstacle = obstacle,
+                                    .rank = rank,
+                                    .declines = declines,
+                                    .cuda = &cuda,
+                                    .calls = &sm90_decode_calls};
+
 const family_t family_sm90_mla = {.facts = &family_facts_sm90_mla,
-                                  .check = check,
                                   .lacks = lacks,
-                                  .obstacle = obstacle,
                                   .priority = priority,
-                                  .declines = declines,
-                                  .rank = rank,
-                                  .ops = {[FAMILY_OP_FORWARD] = &sm90_decode_ops},
-                                  .cuda = &cuda};
+                                  .ops = {[FAMILY_OP_FORWARD] = &forward}};

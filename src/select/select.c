@@ -26,7 +26,7 @@ static rank_t rank_row(const flash_kernel_t *kernel, const problem_t *problem,
     const family_t *family = kernel->family;
     const flash_config_t *config = &kernel->config;
     const int32_t extra = config->features & ~problem->features;
-    const family_rank_t estimate = family->rank(config, problem, device);
+    const family_rank_t estimate = kernel_op(kernel)->rank(config, problem, device);
     const rank_t rank = {{-(int64_t)family->priority(device), config->d_head,
                           config_d_head_v(config), __builtin_popcount((unsigned)extra),
                           estimate.without_strategies, estimate.time, estimate.preference}};
@@ -55,7 +55,8 @@ typedef struct best {
 /* Says whether rows of the family may serve the problem, and rank before the best one so far. */
 static bool is_candidate(const family_t *family, const problem_t *problem, const device_t *device,
                          scope_t scope, const best_t *best) {
-    if (scope.part != FAMILY_NO_PART && family->part != scope.part)
+    const family_op_t *op = family->ops[problem->op];
+    if (op == NULL || (scope.part != FAMILY_NO_PART && op->part != scope.part))
         return false;
     if (family_lack(family, device) != NULL || !types_of_family_serve(family->facts, problem))
         return false;
@@ -71,13 +72,13 @@ static bool comes_later(const flash_kernel_t *kernel, const best_t *best) {
 
 static bool declines(const flash_kernel_t *kernel, const problem_t *problem,
                      const device_t *device) {
-    const family_t *family = kernel->family;
-    return family->declines != NULL && family->declines(&kernel->config, problem, device);
+    const family_op_t *op = kernel_op(kernel);
+    return op->declines != NULL && op->declines(&kernel->config, problem, device);
 }
 
 static void look_in_family(const family_t *family, scope_t scope, const problem_t *problem,
                            const device_t *device, best_t *best) {
-    const kernel_range_t rows = kernel_table_forward_rows(family, problem->dtype);
+    const kernel_range_t rows = kernel_table_rows(family, problem->op, problem->dtype);
     for (const flash_kernel_t *kernel = rows.begin; kernel < rows.end; kernel++) {
         if (comes_later(kernel, best))
             break; /* rows are in the order of d_head */
@@ -110,12 +111,13 @@ const flash_kernel_t *select_part(const problem_t *problem, const device_t *devi
 static void give_reason(const flash_kernel_t *kernel, const problem_t *problem,
                         const device_t *device, char *reason) {
     const family_t *family = kernel->family;
+    const family_op_t *op = kernel_op(kernel);
     const char *name = family->facts->name;
     const char *remark = family->remark == NULL ? "" : family->remark(problem, device);
     char types[TYPES_NAME_SIZE], parts[FAMILY_PARTS_SIZE] = "";
     types_name(problem, types);
-    if (family->name_parts != NULL)
-        family->name_parts(&kernel->config, problem, device, parts);
+    if (op->name_parts != NULL)
+        op->name_parts(&kernel->config, problem, device, parts);
     if (device_is_cpu(device))
         snprintf(reason, SELECT_REASON_SIZE,
                  "%s is the fastest family in this library that the processor has for %s%s", name,
@@ -138,7 +140,7 @@ static taken_t find_types(const problem_t *problem, const device_t *device) {
     taken_t taken = {.some = false};
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const flash_kernel_t *kernel = &kernel_table[i];
-        if (kernel->config.dtype != problem->dtype ||
+        if (kernel->config.op != problem->op || kernel->config.dtype != problem->dtype ||
             kernel->family->facts->layout->on_cpu != device_is_cpu(device))
             continue;
         types_add(&taken.pairs, &kernel->types->pairs);

@@ -33,7 +33,7 @@ static bool serves_features(const flash_kernel_t *kernel, int32_t features) {
 
 /* Returns the field by which the kernel does not fit the problem; NULL if it fits. */
 static const char *mismatch(const flash_kernel_t *kernel, const problem_t *problem) {
-    if (kernel->config.op != FLASH_OP_FORWARD)
+    if (kernel->config.op != problem->op)
         return "op";
     const char *of_types = types_mismatch(kernel->types, problem);
     if (of_types != NULL)
@@ -53,8 +53,8 @@ bool select_fits(const flash_kernel_t *kernel, const problem_t *problem) {
 
 const char *select_obstacle(const flash_kernel_t *kernel, const problem_t *problem,
                             const device_t *device) {
-    const family_t *family = kernel->family;
-    return family->obstacle == NULL ? NULL : family->obstacle(&kernel->config, problem, device);
+    const family_op_t *op = kernel_op(kernel);
+    return op->obstacle == NULL ? NULL : op->obstacle(&kernel->config, problem, device);
 }
 
 /* Returns why the device cannot run the kernel at all, or not for this problem; NULL if it can. */

@@ -34,7 +34,7 @@ static void run_part(const flash_kernel_t *kernel, test_problem_t *p, int32_t le
     problem.params.least_queries = least;
     problem.params.most_queries = most;
     assert_success(select_check(kernel, &problem, &device));
-    assert_success(kernel_ops(kernel)->launch(kernel, &problem, &device, NULL));
+    assert_success(kernel_calls(kernel)->launch(kernel, &problem, &device, NULL));
     problem_check_canaries(p);
 }
 

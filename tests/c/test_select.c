@@ -1101,7 +1101,7 @@ static void the_parts_of_a_batch_invariant_batch_take_the_same_rows(void **state
 
 static uint64_t workspace_of(const flash_kernel_t *kernel, const problem_t *problem) {
     uint64_t size = 0;
-    assert_success(kernel_ops(kernel)->workspace(kernel, problem, &hopper, &size));
+    assert_success(kernel_calls(kernel)->workspace(kernel, problem, &hopper, &size));
     return size;
 }
 
@@ -1134,11 +1134,11 @@ static void a_mixed_batch_without_its_workspace_is_refused(void **state) {
     const flash_kernel_t *kernel = selected(&p, &hopper);
     p.workspace = &p;
     p.workspace_size = workspace_of(kernel, &p);
-    assert_success(kernel_ops(kernel)->check_workspace(kernel, &p, &hopper));
+    assert_success(kernel_calls(kernel)->check_workspace(kernel, &p, &hopper));
     p.workspace_size--;
-    assert_refused(kernel_ops(kernel)->check_workspace(kernel, &p, &hopper),
+    assert_refused(kernel_calls(kernel)->check_workspace(kernel, &p, &hopper),
                    FLASH_ERROR_WORKSPACE_TOO_SMALL, "needs");
-    assert_refused(kernel_ops(kernel)->launch(kernel, &p, &hopper, NULL),
+    assert_refused(kernel_calls(kernel)->launch(kernel, &p, &hopper, NULL),
                    FLASH_ERROR_WORKSPACE_TOO_SMALL, "needs");
 }
 
@@ -1494,7 +1494,7 @@ static void the_rows_of_a_family_and_a_type_are_together(void **state) {
     (void)state;
     for (int32_t i = 0; i < family_list_count; i++)
         for (int32_t dtype = FLASH_DTYPE_FP16; dtype <= FLASH_DTYPE_LATENT_E4M3; dtype++) {
-            const kernel_range_t rows = kernel_table_forward_rows(family_list[i], dtype);
+            const kernel_range_t rows = kernel_table_rows(family_list[i], FLASH_OP_FORWARD, dtype);
             for (const flash_kernel_t *row = rows.begin; row < rows.end; row++) {
                 assert_ptr_equal(row->family, family_list[i]);
                 assert_int_equal(row->config.dtype, dtype);

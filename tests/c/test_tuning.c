@@ -71,9 +71,9 @@ static void check_line_round_trip(const tuning_row_t *row) {
 
 static void a_line_reads_as_it_was_written(void **state) {
     static const tuning_key_t keys[] = {
-        {{80, 108, FLASH_DTYPE_FP16, 1, 0, 0, 0, 0}},
-        {{90, 132, FLASH_DTYPE_BF16, 256, 1, 14, 9, 7}},
-        {{INT32_MAX, INT32_MAX, FLASH_DTYPE_FP32, INT32_MAX, 15, 31, 31, 62}}};
+        {{80, 108, FLASH_OP_FORWARD, FLASH_DTYPE_FP16, 1, 0, 0, 0, 0}},
+        {{90, 132, FLASH_OP_FORWARD, FLASH_DTYPE_BF16, 256, 1, 14, 9, 7}},
+        {{INT32_MAX, INT32_MAX, FLASH_OP_FORWARD, FLASH_DTYPE_FP32, INT32_MAX, 15, 31, 31, 62}}};
     (void)state;
     for (int32_t i = 0; i < kernel_table_count; i++)
         for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {

@@ -64,7 +64,7 @@ def test_a_problem_has_one_result_a_family() -> None:
 
 
 def test_a_line() -> None:
-    key = Key(90, 132, int(Dtype.BF16), 128, 9, 11, 9, 0)
+    key = Key(90, 132, 0, int(Dtype.BF16), 128, 9, 11, 9, 0)
     assert parse_result(_line(CONFIGS[0])) == (key, 155020, CONFIGS[0])
 
 

@@ -16,6 +16,7 @@ tuning_key_t tuning_key(const problem_t *problem, const device_t *device) {
     return (tuning_key_t){{
         [TUNING_COMPUTE_CAPABILITY] = device->compute_capability,
         [TUNING_MULTIPROCESSORS] = device->n_multiprocessors,
+        [TUNING_OP] = problem->op,
         [TUNING_DTYPE] = problem->dtype,
         [TUNING_D_HEAD] = p->d_head,
         [TUNING_FEATURES] = problem->features,
@@ -58,9 +59,9 @@ static bool was_measured(range_t range, const flash_kernel_t *estimate) {
  * Such a kernel was measured with fewer query heads per K/V head, which the key does not hold. */
 static bool reads_more(const flash_kernel_t *kernel, const flash_kernel_t *estimate,
                        const problem_t *problem, const device_t *device) {
-    const family_t *family = estimate->family;
-    return kernel->family == family && family->rank(&kernel->config, problem, device).passes >
-                                           family->rank(&estimate->config, problem, device).passes;
+    const family_op_t *op = kernel_op(estimate);
+    return kernel_op(kernel) == op && op->rank(&kernel->config, problem, device).passes >
+                                          op->rank(&estimate->config, problem, device).passes;
 }
 
 /* Returns the fastest result whose kernel serves this problem, with no more passes over K and V

@@ -4,7 +4,8 @@
  *
  *   cc=90 sms=132 dtype=BF16 d_head=128 features=none q=512 k=512 heads=16 ns=155020: (BF16, ...
  *
- * Sizes are written as the power of two to which they were rounded. All numbers are integers,
+ * An operation other than the forward pass stands before dtype, as in "op=...". Sizes are written
+ * as the power of two to which they were rounded. All numbers are integers,
  * because the C library writes and reads others by the process's locale.
  */
 #include "select/tuning/format.h"
@@ -26,9 +27,11 @@ static void put_features(text_writer_t *w, int32_t features) {
 
 static void put_key(text_writer_t *w, const tuning_key_t *key) {
     const int32_t *f = key->fields;
-    text_put(w, "cc=%" PRId32 " sms=%" PRId32 " dtype=%s d_head=%" PRId32,
-             f[TUNING_COMPUTE_CAPABILITY], f[TUNING_MULTIPROCESSORS],
-             config_dtype_name(f[TUNING_DTYPE]), f[TUNING_D_HEAD]);
+    text_put(w, "cc=%" PRId32 " sms=%" PRId32, f[TUNING_COMPUTE_CAPABILITY],
+             f[TUNING_MULTIPROCESSORS]);
+    if (f[TUNING_OP] != FLASH_OP_FORWARD)
+        text_put(w, " op=%s", words_op(f[TUNING_OP]));
+    text_put(w, " dtype=%s d_head=%" PRId32, config_dtype_name(f[TUNING_DTYPE]), f[TUNING_D_HEAD]);
     put_features(w, f[TUNING_FEATURES]);
     text_put(w, " q=%" PRId64 " k=%" PRId64 " heads=%" PRId64, (int64_t)1 << f[TUNING_LOG2_Q],
              (int64_t)1 << f[TUNING_LOG2_K], (int64_t)1 << f[TUNING_LOG2_HEADS]);

@@ -50,6 +50,15 @@ static flash_status_t read_size(text_reader_t *r, const char *name, int32_t *siz
     return FLASH_SUCCESS;
 }
 
+/* Reads "op=...", which results of the forward pass may lack. */
+static flash_status_t read_op(text_reader_t *r, int32_t *op) {
+    *op = FLASH_OP_FORWARD;
+    text_skip_blanks(r);
+    if (!text_take(r, "op=") || words_take_op(r, op))
+        return FLASH_SUCCESS;
+    return text_expected(r, "an operation (" FLASH_CONFIG_OP_WORDS ")");
+}
+
 static flash_status_t read_dtype(text_reader_t *r, int32_t *dtype) {
     FLASH_TRY(read_name(r, "dtype="));
     return words_read_dtype(r, dtype);
@@ -71,6 +80,7 @@ static flash_status_t read_key(text_reader_t *r, tuning_key_t *key) {
     int32_t *f = key->fields;
     FLASH_TRY(read_int32(r, "cc=", &f[TUNING_COMPUTE_CAPABILITY]));
     FLASH_TRY(read_int32(r, "sms=", &f[TUNING_MULTIPROCESSORS]));
+    FLASH_TRY(read_op(r, &f[TUNING_OP]));
     FLASH_TRY(read_dtype(r, &f[TUNING_DTYPE]));
     FLASH_TRY(read_int32(r, "d_head=", &f[TUNING_D_HEAD]));
     FLASH_TRY(read_features(r, &f[TUNING_FEATURES]));
