@@ -27,7 +27,8 @@ EXIT_USAGE = 2
 BUILDABLE = {
     family.name: arch
     for arch, family in FAMILIES.items()
-    if family.layout.name in WRAPPERS or not family.layout.has_kernels
+    if not family.layout.has_kernels
+    or all((family.layout.name, op) in WRAPPERS for op in family.operations)
 }
 
 

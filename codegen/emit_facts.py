@@ -109,11 +109,15 @@ static const config_layout_t layout_{name} = {{
     )
 
 
-def _rule(family: Family, field: str) -> str:
+def _rules_name(family: Family, op: Op) -> str:
+    return f"{family.name}_{op.symbol}"
+
+
+def _rule(family: Family, op: Op, field: str) -> str:
     """Returns the values that a field may have; "" if it means nothing to the family."""
-    rule = family.rule(field)
+    rule = family.rule(field, op)
     if isinstance(rule, Choice):
-        row = f"RULE_CHOICE, 0, 0, {len(rule.values)}, {family.name}_{field}"
+        row = f"RULE_CHOICE, 0, 0, {len(rule.values)}, {_rules_name(family, op)}_{field}"
     elif isinstance(rule, FeatureBits):
         row = f"RULE_BITS, 0, {rule.covered}, 0, NULL"
     elif isinstance(rule, Range):
@@ -124,11 +128,10 @@ def _rule(family: Family, field: str) -> str:
     return f"    [{_index(field)}] = {{{row}}},\n"
 
 
-def _choices(family: Family) -> str:
-    rules = {field: family.rule(field) for field in FIELDS[1:]}
-    arch = f"static const int32_t {family.name}_arch[] = {{FLASH_ARCH_{family.arch.name}}};\n"
-    return arch + "".join(
-        f"static const int32_t {family.name}_{field}[] = "
+def _choices(family: Family, op: Op) -> str:
+    rules = {field: family.rule(field, op) for field in FIELDS[1:]}
+    return "".join(
+        f"static const int32_t {_rules_name(family, op)}_{field}[] = "
         f"{{{', '.join(str(int(value)) for value in rule.values)}}};\n"
         for field, rule in rules.items()
         if isinstance(rule, Choice)
@@ -156,18 +159,29 @@ def _types(family: Family) -> str:
     return f"const row_types_t family_types_{family.name}[] = {{\n{rows}}};\n\n"
 
 
-def _family(family: Family) -> str:
-    rules = "".join(_rule(family, field) for field in FIELDS[1:])
-    types = _reference(f"family_types_{family.name}", len(family.row_types))
+def _rules(family: Family, op: Op) -> str:
+    """Returns the rules of the fields of rows for an operation."""
+    rules = "".join(_rule(family, op, field) for field in FIELDS[1:])
     return f"""\
-{_choices(family)}
-static const config_rule_t {family.name}_rules[CONFIG_N_FIELDS] = {{
+{_choices(family, op)}
+static const config_rule_t {_rules_name(family, op)}_rules[CONFIG_N_FIELDS] = {{
     [CONFIG_FIELD_arch] = {{RULE_CHOICE, 0, 0, 1, {family.name}_arch}},
 {rules}}};
 
-{_types(family)}const family_facts_t family_facts_{family.name} = {{
+"""
+
+
+def _family(family: Family) -> str:
+    rules = "".join(_rules(family, op) for op in family.operations)
+    of_ops = ", ".join(
+        f"[FLASH_OP_{op.name}] = {_rules_name(family, op)}_rules" for op in family.operations
+    )
+    types = _reference(f"family_types_{family.name}", len(family.row_types))
+    return f"""\
+static const int32_t {family.name}_arch[] = {{FLASH_ARCH_{family.arch.name}}};
+{rules}{_types(family)}const family_facts_t family_facts_{family.name} = {{
     FLASH_ARCH_{family.arch.name}, "{family.arch.name}", &layout_{family.layout.name},
-    {family.features}, {family.name}_rules, {types}}};
+    {family.features}, {{{of_ops}}}, {types}}};
 """
 
 

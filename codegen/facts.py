@@ -363,7 +363,8 @@ class Family:
     arch: Arch
     layout: Layout
     types: tuple[Types, ...]  # types that its rows serve; each row those of its kv and operand
-    given_rules: Mapping[str, Rule] = field(default_factory=dict)  # except those of rule()
+    # For each operation that it computes the rules of the fields, but for those that rule() knows.
+    operations: Mapping[Op, Mapping[str, Rule]] = field(default_factory=dict)
     features: int = BASIC_FEATURES  # features that its rows may cover
     flags: tuple[str, ...] = ()  # what its kernels need from the compiler
 
@@ -382,8 +383,10 @@ class Family:
         pairs = [(t.q, t.o) for t in self.types if (t.kv, t.operand) == (dtype, operand_dtype)]
         return {q: sorted(o for of, o in pairs if of == q) for q in sorted({q for q, _ in pairs})}
 
-    def rule(self, name: str) -> Rule:
-        """The rule of a field other than arch."""
+    def rule(self, name: str, op: int = Op.FORWARD) -> Rule:
+        """The rule of a field other than arch, in rows of an operation that the family has."""
+        if name == "op":
+            return Choice(tuple(sorted(self.operations)))
         if name == "features":
             return FeatureBits(self.features)
         if name == "dtype":
@@ -392,7 +395,7 @@ class Family:
             return ANY_VALUE
         if name in self.layout.switches:
             return SWITCH
-        return self.given_rules[name] if name in self.layout.fields else Zero()
+        return self.operations[Op(op)][name] if name in self.layout.fields else Zero()
 
 
 AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c")
@@ -413,7 +416,6 @@ ANY_TYPES = (
 HALF_TYPES = _wide_o(*HALVES)
 CUDA_TYPES = (*HALF_TYPES, *_quantised(Dtype.E4M3, *HALVES))
 SM90_MLA_TYPES = (*CUDA_TYPES, *_quantised(Dtype.LATENT_E4M3, Dtype.BF16))
-FORWARD_ONLY = Choice((Op.FORWARD,))
 
 
 def _cpu(
@@ -423,16 +425,20 @@ def _cpu(
     flags: tuple[str, ...] = (),
 ) -> Family:
     rules = {
-        "op": FORWARD_ONLY,
-        "d_head": Range(0, INT32_MAX),
+            "d_head": Range(0, INT32_MAX),
         "B_r": Range(1, 1024, step),
         "B_c": Range(1, 4096, step),
     }
-    return Family(arch, CPU, types, rules, CPU_FEATURES, flags)
+    return Family(arch, CPU, types, {Op.FORWARD: rules}, CPU_FEATURES, flags)
+
+
+def _cuda(
+    arch: Arch, layout: Layout, types: tuple[Types, ...], rules: Mapping[str, Rule]
+) -> Family:
+    return Family(arch, layout, types, {Op.FORWARD: rules}, ALL_FEATURES)
 
 
 _SM80_RULES = {
-    "op": FORWARD_ONLY,
     "d_head": Choice((32, 64, 96, 128, 192, 256)),
     "B_r": Choice((64, 128)),
     "B_c": Choice((32, 64, 128)),
@@ -442,7 +448,6 @@ _SM80_RULES = {
     "V_mma_load_K_fragments": ANY_VALUE,
 }
 _SM80_DECODE_RULES = {
-    "op": FORWARD_ONLY,
     "d_head": Choice((64, 128, 256)),
     "B_r": Choice((8, 16)),
     "B_c": Choice((16, 32)),
@@ -450,7 +455,6 @@ _SM80_DECODE_RULES = {
     "n_stages": Range(2, 8),
 }
 _SM80_MLA_RULES = {
-    "op": FORWARD_ONLY,
     "d_head": Choice((576,)),
     "d_head_v": Choice((512,)),
     "B_r": Choice((16, 32, 64)),
@@ -459,7 +463,6 @@ _SM80_MLA_RULES = {
     "n_stages": Range(3, 6),
 }
 _SM90_RULES = {
-    "op": FORWARD_ONLY,
     "d_head": Choice((64, 96, 128, 192, 256)),
     "B_r": Choice((64, 128, 192)),
     "B_c": Range(MMA_ROWS, 256, MMA_ROWS),
@@ -468,7 +471,6 @@ _SM90_RULES = {
     "d_head_v": Choice((0, 128)),
 }
 _SM90_DECODE_RULES = {
-    "op": FORWARD_ONLY,
     "d_head": Choice((64, 128, 256)),
     "B_r": Choice((64, 128)),
     "B_c": Choice((64, 128)),
@@ -476,7 +478,6 @@ _SM90_DECODE_RULES = {
     "n_stages": Range(2, 4),
 }
 _SM90_MLA_RULES = {
-    "op": FORWARD_ONLY,
     "d_head": Choice((576,)),
     "d_head_v": Choice((512,)),
     "B_r": Choice((64,)),
@@ -485,7 +486,6 @@ _SM90_MLA_RULES = {
     "n_stages": Choice((2,)),
 }
 _MIXED_RULES = {
-    "op": FORWARD_ONLY,
     "d_head": Choice((256,)),
     "B_r": Choice((8, 16, 32)),
 }
@@ -501,13 +501,13 @@ FAMILIES = {
         # Products of bf16 pairs would round a Q of fp32, which the families above do not.
         _cpu(Arch.AVX512_BF16, _wide_o(Dtype.BF16), flags=AVX512_BF16_FLAGS),
         _cpu(Arch.NEON_BF16, _wide_o(Dtype.BF16), flags=("-march=armv8.2-a+bf16",)),
-        Family(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES, ALL_FEATURES),
-        Family(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES, ALL_FEATURES),
-        Family(Arch.SM80_MLA, SM80_MLA, CUDA_TYPES, _SM80_MLA_RULES, ALL_FEATURES),
-        Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, ALL_FEATURES),
-        Family(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES, ALL_FEATURES),
-        Family(Arch.SM90_MLA, SM90_MLA, SM90_MLA_TYPES, _SM90_MLA_RULES, ALL_FEATURES),
-        Family(Arch.MIXED, MIXED, CUDA_TYPES, _MIXED_RULES, ALL_FEATURES),
+        _cuda(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES),
+        _cuda(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES),
+        _cuda(Arch.SM80_MLA, SM80_MLA, CUDA_TYPES, _SM80_MLA_RULES),
+        _cuda(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES),
+        _cuda(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES),
+        _cuda(Arch.SM90_MLA, SM90_MLA, SM90_MLA_TYPES, _SM90_MLA_RULES),
+        _cuda(Arch.MIXED, MIXED, CUDA_TYPES, _MIXED_RULES),
     )
 }
 # The family whose short form is written without its name.

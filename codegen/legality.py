@@ -35,10 +35,11 @@ SM90_SHARED_BYTES_MAX = 227 * 1024
 
 def _field_rules(config: Config, family: Family) -> Iterator[str]:
     """Checks each field, switches that need another one, and that a kernel has one name."""
+    yield from family.rule("op").broken("op", config.op, family.arch.name)
     for field in config.__dataclass_fields__:
-        if field != "arch":
-            value = getattr(config, field)
-            yield from family.rule(field).broken(field, value, family.arch.name)
+        if field not in ("arch", "op"):
+            rule = family.rule(field, config.op)
+            yield from rule.broken(field, getattr(config, field), family.arch.name)
     for switch, needed in family.layout.needs:
         if getattr(config, switch) and not getattr(config, needed):
             yield f"{switch} is 1: it needs {needed}, which is 0"

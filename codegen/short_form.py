@@ -57,7 +57,9 @@ def _check_formattable(config: Config) -> None:
     operand = config.operand_dtype
     _require(operand in {0, *Dtype}, f"operand_dtype is {operand}: no such type")
     _require(config.features & ~KNOWN_FEATURES == 0, f"features is {config.features}: unknown bits")
-    layout = FAMILIES[Arch(config.arch)].layout
+    family = FAMILIES[Arch(config.arch)]
+    _require(config.op in family.operations, f"op is {config.op}: the family does not have it")
+    layout = family.layout
     for field in FIELDS:
         value = getattr(config, field)
         if field not in layout.fields:

@@ -1,8 +1,8 @@
 """A kernel's function calls the family's code with its configuration as a constant. Most kernels
 are a translation unit each.
 
-Each kind of family (a Layout of facts.py) that has kernels has one Wrapper; without one it is not
-built.
+Each kind of family (a Layout of facts.py) that has kernels has a Wrapper for each operation;
+without one it is not built.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from .config import Config, c_initialiser, kernel_name
-from .facts import FAMILIES, Arch, Dtype
+from .facts import FAMILIES, Arch, Dtype, Op
 from .short_form import format_config
 
 WIDTH = 100
@@ -47,11 +47,11 @@ class File:
 
     @property
     def text(self) -> str:
-        wrapper = WRAPPERS[FAMILIES[self.arch].layout.name]
-        return wrapper.source(self)
+        return wrapper_of(self.kernels[0] if self.kernels else self.served[0]).source(self)
 
 
-# The kernels of these are one file: types share most of their code (kernels/cpu/tiled/types.h).
+# The forward kernels of these are one file: types share most of their code
+# (kernels/cpu/tiled/types.h).
 ONE_FILE = {Arch.AVX2, Arch.AVX512, Arch.AVX512_BF16, Arch.NEON, Arch.NEON_BF16}
 # The first leave tasks of few rows to the code of the second (kernels/cpu/avx512_few_rows.h).
 SERVED_BY = {Arch.AMX: Arch.AVX512}
@@ -59,11 +59,12 @@ SERVED_BY = {Arch.AMX: Arch.AVX512}
 
 def files_of(kernels: Sequence[Config]) -> list[File]:
     """Returns the files of these kernels."""
-    apart = [c for c in kernels if c.arch not in ONE_FILE]
+    forward = [c for c in kernels if c.op == Op.FORWARD]
+    apart = [c for c in kernels if c.arch not in ONE_FILE or c.op != Op.FORWARD]
     files = [File(Arch(c.arch), kernel_name(c) + wrapper_of(c).suffix, [c]) for c in apart]
     for arch in sorted(ONE_FILE):
-        own = [c for c in kernels if c.arch == arch]
-        served = [c for c in kernels if SERVED_BY.get(Arch(c.arch)) == arch]
+        own = [c for c in forward if c.arch == arch]
+        served = [c for c in forward if SERVED_BY.get(Arch(c.arch)) == arch]
         if own or served:
             word = FAMILIES[arch].name.replace("_", "")  # as in the names of kernels
             files.append(File(arch, f"flash_fwd_{word}.c", own, served))
@@ -200,44 +201,44 @@ def _sm90_source(config: Config) -> str:
 
 
 WRAPPERS = {
-    "cpu": Wrapper(
+    ("cpu", Op.FORWARD): Wrapper(
         suffix=".c",
         header="cpu/cpu_kernel.h",
         parameters="const flash_params_t *params, const cpu_task_t *task, void *scratch",
         source=_cpu_source,
     ),
     # The host sees CUDA kernels as functions, which it launches and never calls.
-    "sm80": Wrapper(
+    ("sm80", Op.FORWARD): Wrapper(
         suffix=".cu",
         header="common/params.h",
         parameters="flash_params_t params",
         source=_alone(_sm80_source),
     ),
-    "sm80_decode": Wrapper(
+    ("sm80_decode", Op.FORWARD): Wrapper(
         suffix=".cu",
         header="sm80/decode_kernel.h",
         parameters="sm80_decode_params_t params",
         source=_alone(_sm80_decode_source),
     ),
-    "sm80_mla": Wrapper(
+    ("sm80_mla", Op.FORWARD): Wrapper(
         suffix=".cu",
         header="sm80/decode_kernel.h",
         parameters="sm80_decode_params_t params",
         source=_alone(_sm80_mla_source),
     ),
-    "sm90": Wrapper(
+    ("sm90", Op.FORWARD): Wrapper(
         suffix=".cu",
         header="sm90/sm90_kernel.h",
         parameters="sm90_params_t params",
         source=_alone(_sm90_source),
     ),
-    "sm90_decode": Wrapper(
+    ("sm90_decode", Op.FORWARD): Wrapper(
         suffix=".cu",
         header="sm90/decode_kernel.h",
         parameters="sm90_decode_params_t params",
         source=_alone(_sm90_decode_source),
     ),
-    "sm90_mla": Wrapper(
+    ("sm90_mla", Op.FORWARD): Wrapper(
         suffix=".cu",
         header="sm90/decode_kernel.h",
         parameters="sm90_decode_params_t params",
@@ -247,4 +248,4 @@ WRAPPERS = {
 
 
 def wrapper_of(config: Config) -> Wrapper:
-    return WRAPPERS[FAMILIES[Arch(config.arch)].layout.name]
+    return WRAPPERS[FAMILIES[Arch(config.arch)].layout.name, Op(config.op)]

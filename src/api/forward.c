@@ -37,7 +37,7 @@ flash_status_t flash_forward(const flash_forward_args_t *args, const flash_kerne
                              flash_stream_t stream) {
     FLASH_CALL_SCOPE();
     resolved_t r = {0};
-    FLASH_TRY(resolve(args, kernel, &r));
+    FLASH_TRY(resolve(args, FLASH_OP_FORWARD, kernel, &r));
     FLASH_TRY(device_check_stream(&r.device, stream));
     FLASH_TRY(arguments_check_data(&r.args, device_is_cpu(&r.device), &r.problem));
     if (!r.problem.has_output)
@@ -52,14 +52,14 @@ flash_status_t flash_workspace_size(const flash_forward_args_t *args, const flas
     FLASH_CALL_SCOPE();
     resolved_t r = {0};
     FLASH_REQUIRE(size != NULL, FLASH_ERROR_INVALID_ARGUMENT, "size is NULL");
-    FLASH_TRY(resolve(args, kernel, &r));
+    FLASH_TRY(resolve(args, FLASH_OP_FORWARD, kernel, &r));
     return kernel_calls(r.kernel)->workspace(r.kernel, &r.problem, &r.device, size);
 }
 
 flash_status_t flash_prepare(const flash_forward_args_t *args, const flash_kernel_t *kernel) {
     FLASH_CALL_SCOPE();
     resolved_t r = {0};
-    FLASH_TRY(resolve(args, kernel, &r));
+    FLASH_TRY(resolve(args, FLASH_OP_FORWARD, kernel, &r));
     return kernel_calls(r.kernel)->prepare(r.kernel, &r.problem, &r.device);
 }
 
@@ -68,7 +68,7 @@ flash_status_t flash_select_kernel(const flash_forward_args_t *args, const flash
     FLASH_CALL_SCOPE();
     resolved_t r = {0};
     FLASH_REQUIRE(kernel != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
-    FLASH_TRY(resolve_and_explain(args, NULL, &r));
+    FLASH_TRY(resolve_and_explain(args, FLASH_OP_FORWARD, NULL, &r));
     *kernel = r.kernel;
     status_copy_text(r.reason, reason, reason_size);
     return FLASH_SUCCESS;
@@ -78,7 +78,7 @@ flash_status_t flash_query_support(const flash_forward_args_t *args, const flash
                                    char *reason, size_t reason_size) {
     FLASH_CALL_SCOPE();
     resolved_t r = {0};
-    const flash_status_t status = resolve_and_explain(args, kernel, &r);
+    const flash_status_t status = resolve_and_explain(args, FLASH_OP_FORWARD, kernel, &r);
     status_copy_text(status == FLASH_SUCCESS ? r.reason : status_message(), reason, reason_size);
     return status;
 }

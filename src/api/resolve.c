@@ -81,19 +81,20 @@ static flash_status_t resolve_kernel(const flash_kernel_t *kernel, resolved_t *r
     if (kernel != NULL)
         return use_kernel(kernel, "the caller's kernel", r);
     FLASH_TRY(environment_read(&variable, read_variable));
-    if (is_forced)
+    if (is_forced && forced.op == r->problem.op)
         return use_forced(r);
     return choose(r);
 }
 
-flash_status_t resolve(const flash_forward_args_t *args, const flash_kernel_t *kernel,
+flash_status_t resolve(const flash_forward_args_t *args, int32_t op, const flash_kernel_t *kernel,
                        resolved_t *r) {
     FLASH_TRY(arguments_read(args, &r->args, &r->problem));
+    r->problem.op = op;
     return resolve_kernel(kernel, r);
 }
 
-flash_status_t resolve_and_explain(const flash_forward_args_t *args, const flash_kernel_t *kernel,
-                                   resolved_t *r) {
+flash_status_t resolve_and_explain(const flash_forward_args_t *args, int32_t op,
+                                   const flash_kernel_t *kernel, resolved_t *r) {
     r->explained = true;
-    return resolve(args, kernel, r);
+    return resolve(args, op, kernel, r);
 }

@@ -22,14 +22,14 @@ typedef struct resolved {
     char reason[SELECT_REASON_SIZE]; /* why this kernel was chosen */
 } resolved_t;
 
-/* Reads the arguments and finds the kernel: `kernel` unless it is NULL, else that of
- * FLASHATTN_CONFIG if it is set, else the library's choice. It gives the reason if FLASHATTN_TRACE
- * is on. */
-flash_status_t resolve(const flash_forward_args_t *args, const flash_kernel_t *kernel,
+/* Reads the arguments and finds the kernel for an operation (FLASH_OP_...): `kernel` unless it is
+ * NULL, else that of FLASHATTN_CONFIG if it names one of the operation, else the library's choice.
+ * It gives the reason if FLASHATTN_TRACE is on. */
+flash_status_t resolve(const flash_forward_args_t *args, int32_t op, const flash_kernel_t *kernel,
                        resolved_t *r);
 
 /* Does the same, and gives the reason, which takes about as long as the choice. */
-flash_status_t resolve_and_explain(const flash_forward_args_t *args, const flash_kernel_t *kernel,
-                                   resolved_t *r);
+flash_status_t resolve_and_explain(const flash_forward_args_t *args, int32_t op,
+                                   const flash_kernel_t *kernel, resolved_t *r);
 
 #endif

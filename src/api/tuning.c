@@ -104,7 +104,7 @@ flash_status_t flash_tuning_format(const flash_forward_args_t *args, const flash
     tuning_row_t row;
     FLASH_REQUIRE(kernel != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
     FLASH_TRY(to_nanoseconds(seconds, &row.nanoseconds));
-    FLASH_TRY(resolve(args, kernel, &r));
+    FLASH_TRY(resolve(args, FLASH_OP_FORWARD, kernel, &r));
     FLASH_TRY(check_tunable(&r.problem, &r.device));
     row.key = tuning_key(&r.problem, &r.device);
     row.kernel = r.kernel;

@@ -21,6 +21,14 @@ enum {
         CONFIG_N_FIELDS
 };
 
+/* An operation is numbered by its FLASH_OP_.... */
+enum {
+#define OP_INDEX(name, word) CONFIG_OP_##name,
+    FLASH_CONFIG_OPS(OP_INDEX)
+#undef OP_INDEX
+        CONFIG_N_OPS
+};
+
 /* The values that a field may have. A field that means nothing to the family has RULE_ZERO. */
 typedef struct config_rule {
     enum {
@@ -86,8 +94,8 @@ typedef struct family_facts {
     int32_t arch;
     const char *name;
     const config_layout_t *layout;
-    int32_t features;           /* features that its rows may cover */
-    const config_rule_t *rules; /* [CONFIG_N_FIELDS] */
+    int32_t features;                         /* features that its rows may cover */
+    const config_rule_t *rules[CONFIG_N_OPS]; /* [CONFIG_N_FIELDS] each; NULL: no such rows */
     int32_t n_types;
     const row_types_t *types; /* of all dtype and operand_dtype that its rows may have */
 } family_facts_t;
@@ -112,5 +120,10 @@ static inline void config_set_field(flash_config_t *config, int32_t field, int32
 }
 
 const char *config_field_name(int32_t field);
+
+/* Returns the rules of the rows for an operation; NULL if the family has none. */
+static inline const config_rule_t *config_rules(const family_facts_t *facts, int32_t op) {
+    return op >= 0 && op < CONFIG_N_OPS ? facts->rules[op] : NULL;
+}
 
 #endif

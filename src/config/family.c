@@ -8,7 +8,7 @@
 #include <inttypes.h>
 
 #define ASSERT_OP(name, word)                                                                      \
-    _Static_assert((int)FAMILY_OP_##name == (int)FLASH_OP_##name,                                  \
+    _Static_assert((int)CONFIG_OP_##name == (int)FLASH_OP_##name,                                  \
                    "operations are counted from 0, without gaps");
 FLASH_CONFIG_OPS(ASSERT_OP)
 #undef ASSERT_OP

@@ -11,13 +11,6 @@
 #include "core/problem.h"
 #include "flashattn.h"
 
-enum {
-#define COUNT_OP(name, word) FAMILY_OP_##name,
-    FLASH_CONFIG_OPS(COUNT_OP)
-#undef COUNT_OP
-        FAMILY_N_OPS
-};
-
 /* A row is compared by this with others of its family that serve with the same d_head and features.
  * Less is better, and the first field counts most. */
 typedef struct family_rank {
@@ -86,7 +79,7 @@ typedef struct family {
      * "". NULL: there is never anything to add. */
     const char *(*remark)(const problem_t *problem, const device_t *device);
 
-    const family_op_t *ops[FAMILY_N_OPS]; /* by FLASH_OP_...; NULL: no such kernels */
+    const family_op_t *ops[CONFIG_N_OPS]; /* by FLASH_OP_...; NULL: no such kernels */
 } family_t;
 
 #define DECLARE_FAMILY(NAME, name) extern const family_t family_##name;

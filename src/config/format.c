@@ -43,8 +43,11 @@ static flash_status_t check_switches(const flash_config_t *config, const config_
 }
 
 static flash_status_t check_absent(const flash_config_t *config, const family_facts_t *facts) {
+    const config_rule_t *rules = config_rules(facts, config->op);
+    FLASH_REQUIRE(rules != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "op is %" PRId32 ": the %s family does not have it", config->op, facts->name);
     for (int32_t field = 0; field < CONFIG_N_FIELDS; field++)
-        FLASH_REQUIRE(facts->rules[field].kind != RULE_ZERO || config_field(config, field) == 0,
+        FLASH_REQUIRE(rules[field].kind != RULE_ZERO || config_field(config, field) == 0,
                       FLASH_ERROR_INVALID_ARGUMENT,
                       "%s is %" PRId32 ": the short form of the %s family has no place for it",
                       config_field_name(field), config_field(config, field), facts->name);

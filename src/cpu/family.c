@@ -34,12 +34,12 @@ static const char *remark_on_processor(const problem_t *problem, const device_t 
 static const family_op_t forward = {
     .obstacle = obstacle, .rank = rank_by_tile, .calls = &cpu_forward_calls};
 
-#define CPU_FAMILY(name, lacks_, priority_, remark_)                                               \
+#define CPU_FAMILY(name, lacks_, priority_, remark_, ...)                                          \
     const family_t family_##name = {.facts = &family_facts_##name,                                 \
                                     .lacks = (lacks_),                                             \
                                     .priority = (priority_),                                       \
                                     .remark = (remark_),                                           \
-                                    .ops = {[FAMILY_OP_FORWARD] = &forward}}
+                                    .ops = {__VA_ARGS__}}
 
 /* These define what a family lacks without its instruction sets, and its priority with them. */
 #define DEFINE_LACKS(name, isa_, words)                                                            \
@@ -71,7 +71,8 @@ static const char *lacks_nothing(const device_t *device) {
     return NULL;
 }
 DEFINE_PRIORITY(reference, PRIORITY_REFERENCE)
-CPU_FAMILY(reference, lacks_nothing, priority_reference, remark_on_processor);
+CPU_FAMILY(reference, lacks_nothing, priority_reference,
+           remark_on_processor, [FLASH_OP_FORWARD] = &forward);
 
 /* ---- x86-64 ---- */
 
@@ -79,7 +80,7 @@ DEFINE_LACKS(avx2, FLASH_ISA_AVX2,
              "AVX2 kernels need a processor with AVX2, FMA and F16C that FLASHATTN_CPU_ISA does "
              "not hide")
 DEFINE_PRIORITY(avx2, PRIORITY_AVX2)
-CPU_FAMILY(avx2, lacks_avx2, priority_avx2, remark_on_processor);
+CPU_FAMILY(avx2, lacks_avx2, priority_avx2, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
 
 /* Says why AVX512_BF16 was not taken instead. */
 static const char *remark_on_pairs(const problem_t *problem, const device_t *device) {
@@ -95,7 +96,7 @@ DEFINE_LACKS(avx512, FLASH_ISA_AVX512,
              "AVX512 kernels need a processor with AVX-512 F, BW, DQ and VL that FLASHATTN_CPU_ISA "
              "does not hide")
 DEFINE_PRIORITY(avx512, PRIORITY_AVX512)
-CPU_FAMILY(avx512, lacks_avx512, priority_avx512, remark_on_pairs);
+CPU_FAMILY(avx512, lacks_avx512, priority_avx512, remark_on_pairs, [FLASH_OP_FORWARD] = &forward);
 
 static int32_t priority_avx512_bf16(const device_t *device) {
     return device->dots_pay ? PRIORITY_AVX512_BF16_FAST : PRIORITY_AVX512_BF16_SLOW;
@@ -103,7 +104,8 @@ static int32_t priority_avx512_bf16(const device_t *device) {
 DEFINE_LACKS(avx512_bf16, FLASH_ISA_AVX512_BF16,
              "AVX512_BF16 kernels need a processor with AVX-512 F, BW, DQ, VL and AVX512_BF16 that "
              "FLASHATTN_CPU_ISA does not hide")
-CPU_FAMILY(avx512_bf16, lacks_avx512_bf16, priority_avx512_bf16, remark_on_processor);
+CPU_FAMILY(avx512_bf16, lacks_avx512_bf16, priority_avx512_bf16,
+           remark_on_processor, [FLASH_OP_FORWARD] = &forward);
 
 static const char *lacks_amx(const device_t *device) {
     if (device->isa & FLASH_ISA_AMX)
@@ -115,18 +117,19 @@ static const char *lacks_amx(const device_t *device) {
                  "FLASHATTN_CPU_ISA does not hide";
 }
 DEFINE_PRIORITY(amx, PRIORITY_AMX)
-CPU_FAMILY(amx, lacks_amx, priority_amx, remark_on_processor);
+CPU_FAMILY(amx, lacks_amx, priority_amx, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
 
 /* ---- AArch64 ---- */
 
 DEFINE_LACKS(neon, FLASH_ISA_NEON,
              "NEON kernels need an AArch64 processor, and FLASHATTN_CPU_ISA not to hide it")
 DEFINE_PRIORITY(neon, PRIORITY_NEON)
-CPU_FAMILY(neon, lacks_neon, priority_neon, remark_on_processor);
+CPU_FAMILY(neon, lacks_neon, priority_neon, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
 
 DEFINE_LACKS(
     neon_bf16, FLASH_ISA_NEON_BF16,
     "NEON_BF16 kernels need an AArch64 processor with FEAT_BF16 that FLASHATTN_CPU_ISA does "
     "not hide")
 DEFINE_PRIORITY(neon_bf16, PRIORITY_NEON_BF16)
-CPU_FAMILY(neon_bf16, lacks_neon_bf16, priority_neon_bf16, remark_on_processor);
+CPU_FAMILY(neon_bf16, lacks_neon_bf16, priority_neon_bf16,
+           remark_on_processor, [FLASH_OP_FORWARD] = &forward);

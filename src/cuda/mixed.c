@@ -208,4 +208,4 @@ static const family_op_t forward = {.check = check,
 const family_t family_mixed = {.facts = &family_facts_mixed,
                                .lacks = lacks,
                                .priority = priority,
-                               .ops = {[FAMILY_OP_FORWARD] = &forward}};
+                               .ops = {[FLASH_OP_FORWARD] = &forward}};

@@ -95,4 +95,4 @@ static const family_op_t forward = {.check = check,
 const family_t family_sm80_decode = {.facts = &family_facts_sm80_decode,
                                      .lacks = lacks,
                                      .priority = priority,
-                                     .ops = {[FAMILY_OP_FORWARD] = &forward}};
+                                     .ops = {[FLASH_OP_FORWARD] = &forward}};

@@ -123,4 +123,4 @@ static const family_op_t forward = {.check = check,
 const family_t family_sm80_mla = {.facts = &family_facts_sm80_mla,
                                   .lacks = lacks,
                                   .priority = priority,
-                                  .ops = {[FAMILY_OP_FORWARD] = &forward}};
+                                  .ops = {[FLASH_OP_FORWARD] = &forward}};

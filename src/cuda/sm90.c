@@ -198,4 +198,4 @@ static const family_op_t forward = {.check = check,
 const family_t family_sm90 = {.facts = &family_facts_sm90,
                               .lacks = lacks,
                               .priority = priority,
-                              .ops = {[FAMILY_OP_FORWARD] = &forward}};
+                              .ops = {[FLASH_OP_FORWARD] = &forward}};

@@ -130,4 +130,4 @@ static const family_op_t forward = {.check = check,
 const family_t family_sm90_decode = {.facts = &family_facts_sm90_decode,
                                      .lacks = lacks,
                                      .priority = priority,
-                                     .ops = {[FAMILY_OP_FORWARD] = &forward}};
+                                     .ops = {[FLASH_OP_FORWARD] = &forward}};

@@ -1488,20 +1488,47 @@ static void no_kernel_is_a_refusal(void **state) {
                    "no kernel in this library");
 }
 
-/* The range has every row of the family and the type, and no other. */
+/* Counts the rows of a range, which are of the family, the operation and the type. */
+static int32_t count_rows(const family_t *family, int32_t op, int32_t dtype) {
+    const kernel_range_t rows = kernel_table_rows(family, op, dtype);
+    for (const flash_kernel_t *row = rows.begin; row < rows.end; row++) {
+        assert_ptr_equal(row->family, family);
+        assert_int_equal(row->config.op, op);
+        assert_int_equal(row->config.dtype, dtype);
+    }
+    return (int32_t)(rows.end - rows.begin);
+}
+
+/* The range has every row of the family, the operation and the type, and no other. */
 static void the_rows_of_a_family_and_a_type_are_together(void **state) {
     int32_t found = 0;
     (void)state;
     for (int32_t i = 0; i < family_list_count; i++)
-        for (int32_t dtype = FLASH_DTYPE_FP16; dtype <= FLASH_DTYPE_LATENT_E4M3; dtype++) {
-            const kernel_range_t rows = kernel_table_rows(family_list[i], FLASH_OP_FORWARD, dtype);
-            for (const flash_kernel_t *row = rows.begin; row < rows.end; row++) {
-                assert_ptr_equal(row->family, family_list[i]);
-                assert_int_equal(row->config.dtype, dtype);
-            }
-            found += (int32_t)(rows.end - rows.begin);
-        }
+        for (int32_t op = 0; op < CONFIG_N_OPS; op++)
+            for (int32_t dtype = FLASH_DTYPE_FP16; dtype <= FLASH_DTYPE_LATENT_E4M3; dtype++)
+                found += count_rows(family_list[i], op, dtype);
     assert_int_equal(found, kernel_table_count);
+}
+
+static void every_family_computes_the_operations_of_its_rows(void **state) {
+    (void)state;
+    for (int32_t i = 0; i < kernel_table_count; i++) {
+        const family_op_t *op = kernel_op(&kernel_table[i]);
+        assert_non_null(op);
+        assert_non_null(op->rank);
+        assert_non_null(op->calls);
+    }
+}
+
+static void a_row_serves_its_own_operation_alone(void **state) {
+    const device_t device = {.number = FLASH_DEVICE_CPU};
+    (void)state;
+    for (int32_t i = 0; i < kernel_table_count; i++) {
+        problem_t problem = {.op = kernel_table[i].config.op + 1,
+                             .dtype = kernel_table[i].config.dtype};
+        assert_refused(select_check(&kernel_table[i], &problem, &device), FLASH_ERROR_UNSUPPORTED,
+                       "does not serve this problem: op");
+    }
 }
 
 int main(void) {
@@ -1575,6 +1602,8 @@ int main(void) {
         cmocka_unit_test(what_hopper_cannot_do_with_latent_tokens_is_refused),
         cmocka_unit_test(no_kernel_is_a_refusal),
         cmocka_unit_test(the_rows_of_a_family_and_a_type_are_together),
+        cmocka_unit_test(every_family_computes_the_operations_of_its_rows),
+        cmocka_unit_test(a_row_serves_its_own_operation_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -128,6 +128,8 @@ static void malformed_lines_are_refused_with_their_place(void **state) {
         {"cc=-90 sms=1", "expected a number"},
         {"cc=90 sms=4294967296", "too large"},
         {"cc=90 sms=132 d_head=128", "expected dtype="},
+        {"cc=90 sms=132 op=backward dtype=BF16", "expected an operation (forward)"},
+        {"cc=90 sms=132 op=forward d_head=128", "expected dtype="},
         {"cc=90 sms=132 dtype=BF17", "expected an element type"},
         {"cc=90 sms=132 dtype=BF16x", "expected an element type"},
         {"cc=90 sms=132 dtype=BF16 d_head=128 features=causal+causal", "each once"},

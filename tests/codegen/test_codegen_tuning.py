@@ -68,6 +68,15 @@ def test_a_line() -> None:
     assert parse_result(_line(CONFIGS[0])) == (key, 155020, CONFIGS[0])
 
 
+def test_a_line_may_name_its_operation() -> None:
+    line = _line(CONFIGS[0])
+    named = line.replace(" dtype=", " op=forward dtype=")
+    assert named != line
+    assert parse_result(named) == parse_result(line)
+    with pytest.raises(TuningError, match="unknown word 'backward'"):
+        parse_result(named.replace("forward", "backward"))
+
+
 def test_sizes_round_to_the_nearest_power_of_two() -> None:
     cases = {0: 0, 1: 0, 2: 1, 3: 2, 5: 2, 6: 3, 724: 9, 725: 10, 1448: 10, 1449: 11, 2**61: 61}
     assert {size: size_class(size) for size in cases} == cases
@@ -102,7 +111,7 @@ def test_the_table_points_at_rows_of_the_kernel_table() -> None:
     results = parse_results("\n".join([HEADER, *(_line(c, 7 - i) for i, c in enumerate(CONFIGS))]))
     text = tuning_table(CONFIGS[:2], results)
     rows = re.findall(r"\{\{\{(.*)\}\}, (\d+), &kernel_table\[(\d+)\]\}", text)
-    key = "90, 132, 2, 128, 9, 11, 9, 0"
+    key = "90, 132, 0, 2, 128, 9, 11, 9, 0"
     assert rows == [(key, "6", "1"), (key, "7", "0")]  # the third is not in that library
     assert "tuning_table_count = 2;" in text
     assert "tuning_table_count = 0;" in tuning_table(CONFIGS[2:], results[1:])
