@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Callable, Union
 
-from . import _abi
+from . import _abi, _numbers
 from ._library import check, library, lookup_error
 
 
@@ -151,7 +151,8 @@ def kernel_resources(
     without such resources, or one that does not run the kernel), FlashAttnError (no such device).
     """
     resources = _abi.flash_kernel_resources_t()
-    check(library().flash_kernel_resources(row(config), device, resources))
+    number = _numbers.int32("device", device)
+    check(library().flash_kernel_resources(row(config), number, resources))
     values = {f.name: getattr(resources, f.name) for f in dataclasses.fields(KernelResources)}
     return KernelResources(**values)
 
@@ -208,7 +209,8 @@ def _checked(config: Config | str) -> Config | str:
 
 
 def to_c(config: Config) -> _abi.flash_config_t:
-    return _abi.flash_config_t(**dataclasses.asdict(config))
+    fields = dataclasses.asdict(config)
+    return _abi.flash_config_t(**{name: _numbers.int32(name, fields[name]) for name in fields})
 
 
 def from_c(config: _abi.flash_config_t) -> Config:

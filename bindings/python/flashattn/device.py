@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from . import _abi
+from . import _abi, _numbers
 from ._library import check, library
 from .errors import FlashAttnError
 
@@ -50,11 +50,11 @@ class DeviceInfo:
 def device_info(device: int = _abi.FLASH_DEVICE_CPU) -> DeviceInfo:
     """Describes a device: Device.CPU, Device.CUDA + n or Device.CUDA_CURRENT.
 
-    Raises ValueError (a number of no kind of device), NotImplementedError (a CUDA device and a
+    Raises ValueError (no number of a kind of device), NotImplementedError (a CUDA device and a
     library without CUDA), FlashAttnError (no such device).
     """
     info = _abi.flash_device_info_t()
-    check(library().flash_device_info(device, info))
+    check(library().flash_device_info(_numbers.int32("device", device), info))
     return DeviceInfo(
         info.device,
         info.name.decode(),
@@ -95,7 +95,7 @@ def set_num_threads(n_threads: int) -> None:
 
     Raises ValueError.
     """
-    check(library().flash_set_num_threads(n_threads))
+    check(library().flash_set_num_threads(_numbers.int32("n_threads", n_threads)))
 
 
 def num_threads() -> int:

@@ -12,7 +12,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from . import _abi, _attention
+from . import _abi, _attention, _numbers
 from . import config as _config
 from ._library import check, library
 from ._problem import Problem
@@ -40,6 +40,7 @@ def measure(
     caller's stream, which is waited for. Raises what flash_attn_func raises for any of the kernels,
     and LookupError.
     """
+    count = _numbers.int32("n_launches", n_launches)
     problem = Problem(q, k, v, **options)
     problem.set_output(out, None)
     rows = [_config.row(config) for config in configs]
@@ -52,7 +53,7 @@ def measure(
         problem.args.workspace_size = n_bytes
         check(
             library().flash_measure(
-                problem.args, pointers, len(rows), n_launches, problem.stream, seconds
+                problem.args, pointers, len(rows), count, problem.stream, seconds
             )
         )
     return list(seconds)
