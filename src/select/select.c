@@ -145,7 +145,7 @@ static taken_t find_types(const problem_t *problem, const device_t *device) {
             continue;
         types_add(&taken.pairs, &kernel->types->pairs);
         taken.some = true;
-        taken.problems = taken.problems || types_mismatch(kernel->types, problem) == NULL;
+        taken.problems = taken.problems || types_serve(kernel->types, problem);
     }
     return taken;
 }

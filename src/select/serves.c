@@ -47,8 +47,7 @@ static const char *mismatch(const flash_kernel_t *kernel, const problem_t *probl
 
 bool select_fits(const flash_kernel_t *kernel, const problem_t *problem) {
     return serves_d_head(kernel, &problem->params) && serves_d_head_v(kernel, &problem->params) &&
-           serves_features(kernel, problem->features) &&
-           types_mismatch(kernel->types, problem) == NULL;
+           serves_features(kernel, problem->features) && types_serve(kernel->types, problem);
 }
 
 const char *select_obstacle(const flash_kernel_t *kernel, const problem_t *problem,

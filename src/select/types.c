@@ -10,22 +10,18 @@
 
 _Static_assert(N_DTYPES < 32, "a type has no bit");
 
-static bool has(const type_pairs_t *pairs, int32_t q, int32_t o) {
-    return (pairs->outputs[q] >> o & 1) != 0;
-}
-
 const char *types_mismatch(const row_types_t *types, const problem_t *problem) {
     const flash_params_t *p = &problem->params;
     if (types->dtype != problem->dtype)
         return "dtype";
-    if (has(&types->pairs, p->q_dtype, p->o_dtype))
+    if (types_pair_has(&types->pairs, p->q_dtype, p->o_dtype))
         return NULL;
     return types->pairs.outputs[p->q_dtype] == 0 ? "q.dtype" : "o.dtype";
 }
 
 bool types_of_family_serve(const family_facts_t *facts, const problem_t *problem) {
     for (int32_t i = 0; i < facts->n_types; i++)
-        if (types_mismatch(&facts->types[i], problem) == NULL)
+        if (types_serve(&facts->types[i], problem))
             return true;
     return false;
 }
@@ -50,7 +46,7 @@ void types_name_pairs(const type_pairs_t *pairs, char text[TYPES_PAIRS_SIZE]) {
     text_writer_t w = {.separator = ""};
     for (int32_t q = 1; q <= N_DTYPES; q++)
         for (int32_t o = 1; o <= N_DTYPES; o++)
-            if (has(pairs, q, o)) {
+            if (types_pair_has(pairs, q, o)) {
                 text_put(&w, "%s%s and %s", w.separator, config_dtype_name(q),
                          config_dtype_name(o));
                 w.separator = ", ";

@@ -16,6 +16,16 @@ enum { TYPES_NAME_SIZE = 64, TYPES_PAIRS_SIZE = 256 };
  * Q beside them, or that of O beside these. NULL if it serves all types. */
 const char *types_mismatch(const row_types_t *types, const problem_t *problem);
 
+static inline bool types_pair_has(const type_pairs_t *pairs, int32_t q, int32_t o) {
+    return (pairs->outputs[q] >> o & 1) != 0;
+}
+
+/* Says whether a row serves all types of the problem. Selection asks this of many rows. */
+static inline bool types_serve(const row_types_t *types, const problem_t *problem) {
+    return types->dtype == problem->dtype &&
+           types_pair_has(&types->pairs, problem->params.q_dtype, problem->params.o_dtype);
+}
+
 /* Says whether rows of the family may serve the problem's types. */
 bool types_of_family_serve(const family_facts_t *facts, const problem_t *problem);
 
