@@ -6,7 +6,7 @@
  * else: DTYPES_KNOWN() stops it at each chain of conditions that does not know the type, and
  * instructions and conversions of device code are templates without a general case
  * (common/dtype.cuh, common/ptx/, sm80/ptx/mma.cuh, sm90/ptx/wgmma.cuh). The driver's name of the
- * type is in src/cuda/tensor_map.c, and codegen/facts.py says which families have it.
+ * type is in src/cuda/tma/tensor_map.c, and codegen/facts.py says which families have it.
  */
 #ifndef FLASH_KERNELS_COMMON_DTYPE_H
 #define FLASH_KERNELS_COMMON_DTYPE_H

@@ -7,7 +7,7 @@
 #include "core/call_scope.h"
 #include "core/status.h"
 #include "cpu/append.h"
-#include "cuda/append.h"
+#include "cuda/runtime/append.h"
 
 flash_status_t flash_kv_append(const flash_kv_append_args_t *args, flash_stream_t stream) {
     FLASH_CALL_SCOPE();

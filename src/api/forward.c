@@ -11,7 +11,7 @@
 #include "core/call_scope.h"
 #include "core/status.h"
 #include "cpu/combine.h"
-#include "cuda/combine.h"
+#include "cuda/runtime/combine.h"
 #include "flashattn.h"
 #include "select/trace.h"
 

@@ -5,7 +5,7 @@
 #include "api/measure.h"
 
 #include "core/status.h"
-#include "cuda/measure.h"
+#include "cuda/runtime/measure.h"
 
 #include <stdlib.h>
 #include <time.h>

@@ -7,7 +7,7 @@
 #include "core/call_scope.h"
 #include "core/status.h"
 #include "core/struct_size.h"
-#include "cuda/launch.h"
+#include "cuda/runtime/launch.h"
 #include "flashattn.h"
 
 static flash_status_t look_up(const flash_config_t *config, const flash_kernel_t **kernel) {

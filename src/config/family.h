@@ -1,7 +1,7 @@
 /*
  * A kernel family is one constant struct. Code that treats families differently calls its
  * functions, and never compares which family it has. CPU families are in cpu/family.c, CUDA
- * families in a file each (cuda/sm80.c, cuda/sm90.c); the list is in codegen/facts.py.
+ * families in a file each, as cuda/sm80/sm80.c; the list is in codegen/facts.py.
  */
 #ifndef FLASH_CONFIG_FAMILY_H
 #define FLASH_CONFIG_FAMILY_H

@@ -3,12 +3,12 @@
  * fails, so that the others are never reached.
  */
 #include "core/status.h"
-#include "cuda/append.h"
-#include "cuda/combine.h"
-#include "cuda/device.h"
 #include "cuda/family.h"
-#include "cuda/launch.h"
-#include "cuda/measure.h"
+#include "cuda/runtime/append.h"
+#include "cuda/runtime/combine.h"
+#include "cuda/runtime/device.h"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/measure.h"
 
 static flash_status_t absent(int32_t number) {
     FLASH_REQUIRE(number != FLASH_DEVICE_CUDA_CURRENT, FLASH_ERROR_UNSUPPORTED,

@@ -5,10 +5,6 @@
 
 #include <stddef.h>
 
-static bool has_too_many_pieces(const decode_plan_t *plan) {
-    return plan->blocks > INT32_MAX || plan->merge_parts > INT32_MAX;
-}
-
 const char *cuda_launch_obstacle(const cuda_family_t *family, const flash_config_t *config,
                                  const problem_t *problem, const device_t *device) {
     const flash_params_t *p = &problem->params;
@@ -17,8 +13,5 @@ const char *cuda_launch_obstacle(const cuda_family_t *family, const flash_config
         return "a block needs more shared memory than the device has";
     if ((int64_t)p->batch * p->n_heads > INT32_MAX || family->tiles(config, p) > INT32_MAX)
         return "the problem has more tiles than a launch can take";
-    if (family->plan == NULL)
-        return NULL;
-    const decode_plan_t plan = family->plan(config, problem, device);
-    return has_too_many_pieces(&plan) ? "the problem has more pieces than a launch can take" : NULL;
+    return NULL;
 }

@@ -5,7 +5,8 @@
 #define FLASH_CUDA_FAMILY_H
 
 #include "config/family.h"
-#include "cuda/plan_decode.h"
+
+struct decode_plan; /* cuda/decode/plan_decode.h */
 
 /* The resources that a block of a kernel takes on a multiprocessor. */
 typedef struct cuda_block {
@@ -19,8 +20,8 @@ typedef struct cuda_family {
     /* Counts the tiles of B_r queries that a launch computes. */
     int64_t (*tiles)(const flash_config_t *config, const flash_params_t *params);
     /* Makes the plan of a decode call. NULL: the family's kernels are not for decode. */
-    decode_plan_t (*plan)(const flash_config_t *config, const problem_t *problem,
-                          const device_t *device);
+    struct decode_plan (*plan)(const flash_config_t *config, const problem_t *problem,
+                               const device_t *device);
 } cuda_family_t;
 
 /* Returns why the device cannot be given the launch; NULL if it can. */

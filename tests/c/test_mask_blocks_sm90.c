@@ -1,7 +1,7 @@
 /*
  * SM90 calls with a mask: how many blocks a kernel looks at ahead of them, and in which workspace.
  */
-#include "cuda/mask_blocks_sm90.h"
+#include "cuda/sm90/mask_blocks_sm90.h"
 #include "kernels/common/bias.h"
 #include "kernels/sm90/mask_blocks_kernel.h"
 #include "support.h"

@@ -7,10 +7,10 @@
 
 #include "core/device.h"
 #include "core/status.h"
-#include "cuda/grid.h"
-#include "cuda/measure.h"
-#include "cuda/scope.h"
-#include "cuda/tensor_map.h"
+#include "cuda/runtime/grid.h"
+#include "cuda/runtime/measure.h"
+#include "cuda/runtime/scope.h"
+#include "cuda/tma/tensor_map.h"
 
 enum { ALL = 132, MOST_GRIDS = 8 };
 

@@ -4,7 +4,7 @@
  * Every case follows from its seed, which a failure names.
  */
 #include "core/int64.h"
-#include "cuda/plan_sm90_decode.h"
+#include "cuda/decode/plan_sm90_decode.h"
 #include "kernels/common/decode_cut.h"
 #include "kernels/common/kv.h"
 #include "support.h"

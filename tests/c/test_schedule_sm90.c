@@ -1,7 +1,7 @@
 /*
  * A launch of the SM90 family decides about its schedule: the grid, sections and teams.
  */
-#include "cuda/schedule_sm90.h"
+#include "cuda/sm90/schedule_sm90.h"
 #include "support.h"
 
 #include <stdbool.h>

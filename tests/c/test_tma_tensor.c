@@ -1,8 +1,8 @@
 /*
  * TMA can address some ragged batches, and finds their tokens; see also test_select.c.
  */
-#include "cuda/paging_sm90.h"
-#include "cuda/tma_tensor.h"
+#include "cuda/tma/paging_sm90.h"
+#include "cuda/tma/tma_tensor.h"
 #include "kernels/sm90/sm90_kernel.h"
 #include "support.h"
 

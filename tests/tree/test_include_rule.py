@@ -27,6 +27,15 @@ KERNEL_INTERFACES = (
 # one floor may not include each other.
 FLOORS = (("core",), ("config", "arguments"), ("select",), ("cpu", "cuda"), ("api",))
 
+# The folders of src/cuda, with the others that each may include. All may include cuda/family.h.
+CUDA_FOLDERS = {
+    "runtime": (),
+    "tma": ("runtime",),
+    "sm80": ("runtime",),
+    "sm90": ("runtime", "tma"),
+    "decode": ("runtime", "tma", "sm90"),
+}
+
 # The folders of kernels/sm90. All may include what lies in none of them, and load/ also the
 # schedule's interface.
 SM90_SHARED = (
@@ -68,6 +77,7 @@ KERNEL_RULES = {
     "examples/paged_decode": rf"{PUBLIC}|(machine|cache)\.h",
     "examples": PUBLIC,
 }
+OF_SRC = rf"{PUBLIC}|{GENERATED}|{KERNEL_INTERFACES}"
 SUFFIXES = {".c", ".h", ".cu", ".cuh"}
 
 
@@ -76,12 +86,20 @@ def folder_rules() -> dict[str, str]:
     below: list[str] = []
     for floor in FLOORS:
         for folder in floor:
-            own = "|".join([*below, folder])
-            rules[f"src/{folder}"] = (
-                rf"({own})/(\w+/)?\w+\.h|{PUBLIC}|{GENERATED}|{KERNEL_INTERFACES}"
-            )
+            shared = rf"({'|'.join(below) or '(?!)'})/(\w+/)?\w+\.h|{OF_SRC}"
+            if folder == "cuda":
+                rules |= cuda_rules(shared)
+            rules[f"src/{folder}"] = rf"{folder}/(\w+/)?\w+\.h|{shared}"
         below += floor
     return rules
+
+
+def cuda_rules(shared: str) -> dict[str, str]:
+    """Returns the rules of the folders of src/cuda; all of them may include `shared`."""
+    return {
+        f"src/cuda/{name}": rf"cuda/(family|({'|'.join([name, *others])})/\w+)\.h|{shared}"
+        for name, others in CUDA_FOLDERS.items()
+    }
 
 
 RULES = {**KERNEL_RULES, **folder_rules()}
@@ -164,8 +182,12 @@ def test_a_folder_without_a_rule_is_found(tmp_path: Path) -> None:
         ("src/config/x.c", "arguments/forward.h"),
         ("src/arguments/x.c", "select/select.h"),
         ("src/select/x.c", "cpu/plan.h"),
-        ("src/cpu/x.c", "cuda/scope.h"),
-        ("src/cuda/x.c", "api/resolve.h"),
+        ("src/cpu/x.c", "cuda/runtime/scope.h"),
+        ("src/cuda/x.h", "api/resolve.h"),
+        ("src/cuda/runtime/x.h", "cuda/decode/plan_decode.h"),
+        ("src/cuda/tma/x.c", "cuda/sm90/schedule_sm90.h"),
+        ("src/cuda/sm80/x.c", "cuda/tma/tensor_map.h"),
+        ("src/cuda/sm90/x.c", "cuda/decode/plan_decode.h"),
         ("include/flashattn.h", "config/config.h"),
         ("examples/x.c", "config/config.h"),
     ],
@@ -269,7 +291,7 @@ def test_a_function_is_defined_beside_its_header() -> None:
 # ---- Families ----
 
 FAMILY_FILES = re.compile(
-    r"src/cpu/family\.c|src/cuda/sm\d+\.c|src/config/(config|family|format|parse)\.c"
+    r"src/cpu/family\.c|src/cuda/sm\d+/sm\d+\.c|src/config/(config|family|format|parse)\.c"
 )
 
 

@@ -1,0 +1,110 @@
+#include "cuda/decode/plan_rounds.h"
+
+#include "core/int64.h"
+
+enum {
+    /* Pieces may take a second round, where those of one round would leave many multiprocessors
+     * without work. */
+    MOST_ROUNDS = 2,
+    LEAST_PIECE_KEYS = 128,
+    INVARIANT_PIECE_KEYS = 2048
+};
+
+/* The tiles of a call, all of the same keys, on a device where a block takes a multiprocessor. */
+typedef struct tiles {
+    int64_t of_sequence;
+    int64_t count;
+    int64_t units;    /* of keys, of each */
+    int64_t resident; /* that run side by side */
+    const round_times_t *times;
+} tiles_t;
+
+int64_t estimate_seen_batch(const problem_t *problem) {
+    return problem->batch_invariant ? 1 : problem->params.batch;
+}
+
+/* Queries stand near the sequence's end. */
+int64_t estimate_mean_units(const flash_params_t *p) {
+    const int64_t keys = problem_most_keys(p);
+    const int64_t hidden = p->window_right >= 0 ? min64(p->seqlen_q, keys) / 2 : 0;
+    return divide_up(keys - hidden, DECODE_UNIT_KEYS);
+}
+
+static tiles_t tiles_of(int32_t B_r, const problem_t *problem, const device_t *device,
+                        const round_times_t *times) {
+    const flash_params_t *p = &problem->params;
+    const int64_t rows = (int64_t)p->seqlen_q * p->group;
+    const int64_t of_sequence = max64(divide_up(rows, B_r), 1) * p->n_heads_kv;
+    return (tiles_t){.of_sequence = of_sequence,
+                     .count = estimate_seen_batch(problem) * of_sequence,
+                     .units = estimate_mean_units(p),
+                     .resident = max64(device->n_multiprocessors, 1),
+                     .times = times};
+}
+
+static int64_t time_of_pieces(const tiles_t *tiles, int64_t pieces) {
+    const int64_t rounds = divide_up(tiles->count * pieces, tiles->resident);
+    const int64_t of_piece = divide_up(tiles->units, pieces) * tiles->times->of_unit;
+    return rounds * (of_piece + tiles->times->around_block) +
+           (pieces > 1 ? tiles->times->of_merge : 0);
+}
+
+/* Returns the fewest pieces of a sequence that are no longer than if there were `pieces`. */
+static int64_t fewest_pieces(int64_t pieces, int64_t units) {
+    const int64_t most = max64(units * DECODE_UNIT_KEYS / LEAST_PIECE_KEYS, 1);
+    const int64_t wanted = max64(min64(pieces, most), 1);
+    return units > 0 ? divide_up(units, divide_up(units, wanted)) : 1;
+}
+
+/* Returns the pieces of each sequence: one, or as many as fill one round or two. */
+static int64_t best_pieces(const tiles_t *tiles) {
+    int64_t best = 1;
+    for (int64_t rounds = 1; rounds <= MOST_ROUNDS; rounds++) {
+        const int64_t all = rounds * tiles->resident / max64(tiles->count, 1);
+        const int64_t pieces = fewest_pieces(all, tiles->units);
+        if (time_of_pieces(tiles, pieces) < time_of_pieces(tiles, best))
+            best = pieces;
+    }
+    return best;
+}
+
+static int64_t pieces_of(const tiles_t *tiles, const problem_t *problem) {
+    return problem->batch_invariant
+               ? max64(divide_up(problem->params.seqlen_k, INVARIANT_PIECE_KEYS), 1)
+               : best_pieces(tiles);
+}
+
+/* Returns the pieces of all sequences that the device cuts: as many as fill one round, or two where
+ * sequences of one length would then take four fifths of the time. */
+static int64_t pieces_of_batch(const tiles_t *tiles) {
+    const int64_t count = max64(tiles->count, 1);
+    const int64_t in_one = tiles->resident / count, in_two = 2 * tiles->resident / count;
+    const int64_t rounds = 2 * in_two >= 5 * in_one ? 2 : 1;
+    return max64(rounds * tiles->resident / tiles->of_sequence, 1);
+}
+
+decode_plan_t plan_rounds(const flash_config_t *config, const problem_t *problem,
+                          const device_t *device, const round_times_t *times) {
+    const tiles_t tiles = tiles_of(config->B_r, problem, device, times);
+    const int64_t pieces = pieces_of(&tiles, problem);
+    const decode_limits_t limits = {.resident = tiles.resident,
+                                    .most_blocks = MOST_ROUNDS * tiles.resident,
+                                    .known_pieces = (int32_t)pieces,
+                                    .batch_pieces = (int32_t)pieces_of_batch(&tiles),
+                                    .most_heads = 1,
+                                    .least_keys = LEAST_PIECE_KEYS,
+                                    .long_keys = INT32_MAX,
+                                    .invariant_keys = INVARIANT_PIECE_KEYS};
+    return plan_decode(config, problem, device, &limits);
+}
+
+int64_t estimate_round_count(int32_t B_r, const problem_t *problem, const device_t *device) {
+    const tiles_t tiles = tiles_of(B_r, problem, device, NULL);
+    return divide_up(tiles.count, tiles.resident);
+}
+
+int64_t estimate_rounds(int32_t B_r, const problem_t *problem, const device_t *device,
+                        const round_times_t *times) {
+    const tiles_t tiles = tiles_of(B_r, problem, device, times);
+    return time_of_pieces(&tiles, pieces_of(&tiles, problem));
+}

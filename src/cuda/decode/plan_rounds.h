@@ -1,0 +1,35 @@
+/*
+ * Decode kernels of which a multiprocessor runs one block at a time cut sequences into as many
+ * pieces as take the least time by estimate: those that fill one round of blocks, or two. The
+ * estimate follows from the arguments alone, and calls no device.
+ */
+#ifndef FLASH_CUDA_PLAN_ROUNDS_H
+#define FLASH_CUDA_PLAN_ROUNDS_H
+
+#include "cuda/decode/plan_decode.h"
+
+/* Estimated times of a kernel, in any one unit. */
+typedef struct round_times {
+    int64_t of_unit;      /* a tile of rows over a unit of keys */
+    int64_t around_block; /* a block beside its keys */
+    int64_t of_merge;     /* the kernel that merges pieces */
+} round_times_t;
+
+decode_plan_t plan_rounds(const flash_config_t *config, const problem_t *problem,
+                          const device_t *device, const round_times_t *times);
+
+/* Estimates the time of tiles of B_r rows. With FLASH_FLAG_BATCH_INVARIANT it is that of a batch of
+ * one. */
+int64_t estimate_rounds(int32_t B_r, const problem_t *problem, const device_t *device,
+                        const round_times_t *times);
+
+/* Counts the rounds in which all tiles of B_r rows run, a block per multiprocessor. */
+int64_t estimate_round_count(int32_t B_r, const problem_t *problem, const device_t *device);
+
+/* Estimates how many units of keys a query sees on average. */
+int64_t estimate_mean_units(const flash_params_t *params);
+
+/* Returns the batch that the choice of a kernel may look at. */
+int64_t estimate_seen_batch(const problem_t *problem);
+
+#endif

@@ -1,0 +1,108 @@
+/*
+ * This file describes the SM90_MLA family to the host: attention whose V is the first columns of K,
+ * with many query heads for each K/V head, as multi-head latent attention decodes.
+ */
+#include "core/status.h"
+#include "cuda/decode/plan_rounds.h"
+#include "cuda/decode/query_rows.h"
+#include "cuda/decode/v_in_k.h"
+#include "cuda/family.h"
+#include "cuda/tma/paging_sm90.h"
+#include "cuda/tma/tma_tensor.h"
+#include "kernels/sm90/mla_kernel.h"
+
+#include <stddef.h>
+
+enum {
+    STORED_COLUMNS = 4, /* of O, at a time */
+    WARP_THREADS = 32
+};
+
+/* ---- Rules, as in codegen/legality.py ---- */
+
+static flash_status_t check(const flash_config_t *config) {
+    const int32_t n_warps = sm90_block_threads(config) / WARP_THREADS;
+    FLASH_REQUIRE(config->n_warps == n_warps, FLASH_ERROR_INVALID_CONFIG,
+                  "n_warps is %d: %d with this dtype", config->n_warps, n_warps);
+    FLASH_REQUIRE(sm90_has_varlen(config), FLASH_ERROR_INVALID_CONFIG,
+                  "features has no varlen: SM90_MLA kernels need it");
+    FLASH_REQUIRE(!flash_converts(config) || (config->features & FLASH_FEATURE_BIAS) == 0,
+                  FLASH_ERROR_INVALID_CONFIG,
+                  "features has bias, which SM90_MLA kernels that convert K do not add");
+    return FLASH_SUCCESS;
+}
+
+/* ---- Devices and problems ---- */
+
+static const char *lacks(const device_t *device) {
+    return device->compute_capability == 90
+               ? NULL
+               : "SM90_MLA kernels need compute capability 9.0, no other";
+}
+
+static cuda_block_t block(const flash_config_t *config) {
+    return (cuda_block_t){sm90_block_threads(config), mla_shared_bytes(config), 0};
+}
+
+/* Estimated times, in tenths of what a block takes for a unit of keys. */
+static decode_plan_t plan(const flash_config_t *config, const problem_t *problem,
+                          const device_t *device) {
+    static const round_times_t times = {.of_unit = 10, .around_block = 30, .of_merge = 20};
+    return plan_rounds(config, problem, device, &times);
+}
+
+static const cuda_family_t cuda = {.block = block, .tiles = plan_decode_tiles, .plan = plan};
+
+static const char *obstacle(const flash_config_t *config, const problem_t *problem,
+                            const device_t *device) {
+    const flash_params_t *p = &problem->params;
+    if (!v_is_in_k(p))
+        return "SM90_MLA kernels need V to be the first columns of K: at the same address, with "
+               "the same strides and pages";
+    const char *of_pages = paging_sm90_obstacle(config, p);
+    if (of_pages != NULL)
+        return of_pages;
+    if (p->d_head_v % STORED_COLUMNS != 0)
+        return "SM90_MLA kernels need a d_head_v that is a multiple of 4";
+    if (!query_rows_aligned(p))
+        return "decode kernels need 16-byte aligned rows of Q, K and V";
+    const tma_tensor_t k = tma_tensor_k(config, p);
+    const char *of_tma = tma_tensor_obstacle(&k);
+    return of_tma != NULL ? of_tma : plan_decode_obstacle(&cuda, config, problem, device);
+}
+
+/* ---- Selection ---- */
+
+static int32_t priority(const device_t *device) {
+    (void)device;
+    return 500;
+}
+
+/* Declines where K and V are the same small tensor, which other families read faster. */
+static bool declines(const flash_config_t *config, const problem_t *problem,
+                     const device_t *device) {
+    (void)config;
+    (void)device;
+    return v_in_k_is_small(&problem->params);
+}
+
+/* Rows with the same features are the same kernel. */
+static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
+                          const device_t *device) {
+    (void)config;
+    (void)problem;
+    (void)device;
+    return (family_rank_t){0};
+}
+
+static const family_op_t forward = {.check = check,
+                                    .obstacle = obstacle,
+                                    .rank = rank,
+                                    .declines = declines,
+                                    .cuda = &cuda,
+                                    .calls = &sm90_decode_calls};
+
+const family_t family_sm90_mla = {.facts = &family_facts_sm90_mla,
+                                  .lacks = lacks,
+                                  .priority = priority,
+                                  .ops = {[FLASH_OP_FORWARD] = &forward}};

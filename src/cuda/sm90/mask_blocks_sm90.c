@@ -1,0 +1,52 @@
+/*
+ * This file plans the kernel that looks at a mask ahead of an SM90 kernel (mask_blocks_sm90.h).
+ */
+#include "cuda/sm90/mask_blocks_sm90.h"
+
+#include "core/int64.h"
+#include "kernels/sm90/mask_blocks_kernel.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum {
+    FEW_BLOCKS = 4,       /* of keys: to look at them costs more than to leave some of them out */
+    MOST_BYTES = 64 << 20 /* beyond, nothing is left out */
+};
+
+/* Says whether every sequence of the batch lies to the mask as the first one does. */
+static bool has_one_entry(const flash_params_t *p) {
+    return p->bias.stride_batch == 0 && p->cu_seqlens_q == NULL && p->cu_seqlens_k == NULL &&
+           p->seqused_q == NULL && p->seqused_k == NULL && p->leftpad_k == NULL;
+}
+
+/* A mask of fewer keys than a block can neither hide nor spare one. */
+static bool can_pay(const flash_config_t *config, const flash_params_t *p) {
+    return (config->features & FLASH_FEATURE_BIAS) != 0 && p->bias.mask != NULL &&
+           p->bias.n_keys >= config->B_c && config->B_c <= SM90_MASK_BLOCKS_MOST_KEYS &&
+           divide_up(p->seqlen_k, config->B_c) > FEW_BLOCKS;
+}
+
+static flash_mask_blocks_t blocks_of(const flash_config_t *config, const flash_params_t *p) {
+    return (flash_mask_blocks_t){.entries = has_one_entry(p) ? 1 : p->batch,
+                                 .heads = p->bias.stride_head == 0 ? 1 : p->n_heads,
+                                 .tiles = (int32_t)divide_up(p->seqlen_q, config->B_r),
+                                 .blocks = (int32_t)divide_up(p->seqlen_k, config->B_c)};
+}
+
+/* Returns the bytes for these blocks, at most one more than MOST_BYTES. */
+static int64_t bytes_of(const flash_mask_blocks_t *m) {
+    const int64_t heads = min64((int64_t)m->entries * m->heads, MOST_BYTES + 1);
+    return min64(min64(heads * m->tiles, MOST_BYTES + 1) * m->blocks, MOST_BYTES + 1);
+}
+
+flash_mask_blocks_t mask_blocks_sm90(const flash_config_t *config, const flash_params_t *params) {
+    const flash_mask_blocks_t m = blocks_of(config, params);
+    const bool is_done = can_pay(config, params) && bytes_of(&m) <= MOST_BYTES;
+    return is_done ? m : (flash_mask_blocks_t){.blocks = 0};
+}
+
+uint64_t mask_blocks_sm90_workspace(const flash_config_t *config, const flash_params_t *params) {
+    const flash_mask_blocks_t m = blocks_of(config, params);
+    return can_pay(config, params) ? (uint64_t)min64(bytes_of(&m), MOST_BYTES) : 0;
+}

@@ -1,0 +1,201 @@
+/*
+ * This file describes the SM90 family to the host: the rules among its fields, what it needs of a
+ * device, and how its rows compare: the most strategies that always pay, then the least estimated
+ * time.
+ */
+#include "core/status.h"
+#include "cuda/family.h"
+#include "cuda/sm90/schedule_sm90.h"
+#include "cuda/tma/paging_sm90.h"
+#include "cuda/tma/tma_tensor.h"
+#include "kernels/sm90/sm90_kernel.h"
+
+#include <stddef.h>
+
+enum { MMA_ROWS = 16, LOADING_WARPS = 4, CONVERTING_WARPS = 4 };
+
+/* The d_head beside which kernels have a d_head_v. */
+enum { WIDER_D_HEAD = 192 };
+
+/* ---- Rules, as in codegen/legality.py ---- */
+
+static flash_status_t check_warps(const flash_config_t *config) {
+    const int32_t others = LOADING_WARPS + (flash_converts(config) ? CONVERTING_WARPS : 0);
+    const int32_t n_warps = others + config->B_r / MMA_ROWS;
+    FLASH_REQUIRE(config->n_warps == n_warps, FLASH_ERROR_INVALID_CONFIG,
+                  "n_warps is %d: %d with B_r %d and this dtype, %d and one for each %d rows",
+                  config->n_warps, n_warps, config->B_r, others, MMA_ROWS);
+    return FLASH_SUCCESS;
+}
+
+/* Checks the shapes for which the warps that convert K and V are written. */
+static flash_status_t check_conversion(const flash_config_t *config) {
+    const int32_t d_head = config->d_head;
+    if (!flash_converts(config))
+        return FLASH_SUCCESS;
+    FLASH_REQUIRE(d_head == 64 || d_head == 128 || d_head == 256, FLASH_ERROR_INVALID_CONFIG,
+                  "d_head is %d: with this dtype it is 64, 128 or 256", d_head);
+    FLASH_REQUIRE(config->B_c % SM90_CONVERTED_KEYS == 0, FLASH_ERROR_INVALID_CONFIG,
+                  "B_c is %d: with this dtype it is a multiple of %d", config->B_c,
+                  (int)SM90_CONVERTED_KEYS);
+    return FLASH_SUCCESS;
+}
+
+/* Kernels with a d_head_v are written for one pair of head dimensions, that of DeepSeek's prefill.
+ */
+static flash_status_t check_d_head_v(const flash_config_t *config) {
+    FLASH_REQUIRE(config->d_head_v == 0 || config->d_head == WIDER_D_HEAD,
+                  FLASH_ERROR_INVALID_CONFIG,
+                  "d_head_v is %d: it needs a d_head of %d, which is %d", config->d_head_v,
+                  WIDER_D_HEAD, config->d_head);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check(const flash_config_t *config) {
+    FLASH_TRY(check_d_head_v(config));
+    FLASH_TRY(check_warps(config));
+    FLASH_TRY(check_conversion(config));
+    FLASH_REQUIRE(!config->ping_pong || config->B_r >= 2 * SM90_WARPGROUP_ROWS,
+                  FLASH_ERROR_INVALID_CONFIG,
+                  "ping_pong is 1: it needs a B_r of %d or more, which is %d",
+                  2 * SM90_WARPGROUP_ROWS, config->B_r);
+    FLASH_REQUIRE(!sm90_has_varlen(config) || config->longest_first, FLASH_ERROR_INVALID_CONFIG,
+                  "features has varlen: it needs longest_first, which is 0");
+    FLASH_REQUIRE(!sm90_has_pages(config) || sm90_has_varlen(config), FLASH_ERROR_INVALID_CONFIG,
+                  "features has paged: it needs varlen, which is not there");
+    FLASH_REQUIRE((config->features & FLASH_FEATURE_BIAS) == 0 || !config->fixed_reference,
+                  FLASH_ERROR_INVALID_CONFIG,
+                  "features has bias: it needs a running maximum, but fixed_reference is 1");
+    FLASH_REQUIRE(
+        sm90_shared_bytes(config) <= SM90_SHARED_BYTES_MAX, FLASH_ERROR_INVALID_CONFIG,
+        "d_head %d, d_head_v %d, B_r %d, B_c %d and n_stages %d take %d bytes of shared memory: at "
+        "most %d",
+        config->d_head, sm90_d_head_v(config), config->B_r, config->B_c, config->n_stages,
+        sm90_shared_bytes(config), SM90_SHARED_BYTES_MAX);
+    return FLASH_SUCCESS;
+}
+
+/* ---- Devices and problems ---- */
+
+static const char *lacks(const device_t *device) {
+    return device->compute_capability == 90 ? NULL
+                                            : "SM90 kernels need compute capability 9.0, no other";
+}
+
+static cuda_block_t block(const flash_config_t *config) {
+    return (cuda_block_t){sm90_block_threads(config), sm90_shared_bytes(config), 0};
+}
+
+static int64_t tiles(const flash_config_t *config, const flash_params_t *p) {
+    const flash_params_t packed = schedule_sm90_problem(config, p);
+    return sm90_tiles(config, &packed);
+}
+
+static const cuda_family_t cuda = {.block = block, .tiles = tiles};
+
+/* O of fp32 is stored two columns of a row at a time. */
+static const char *fp32_o_obstacle(const flash_params_t *p) {
+    const flash_strides_t *stride = &p->o_stride;
+    const uint64_t elements = (uint64_t)stride->batch | (uint64_t)stride->seq |
+                              (uint64_t)stride->head | (uint64_t)p->d_head_v;
+    return (uintptr_t)p->o % (2 * sizeof(float)) == 0 && elements % 2 == 0
+               ? NULL
+               : "SM90 kernels need 8-byte aligned rows of an O of fp32";
+}
+
+static const char *o_obstacle(const flash_config_t *config, const flash_params_t *p) {
+    const tma_tensor_t o = tma_tensor_o(config, p);
+    return sm90_has_fp32_o(p) ? fp32_o_obstacle(p) : tma_tensor_obstacle(&o);
+}
+
+static const char *obstacle(const flash_config_t *config, const problem_t *problem,
+                            const device_t *device) {
+    const flash_params_t *p = &problem->params;
+    const tma_tensor_t tensors[] = {tma_tensor_q(config, p), tma_tensor_k(config, p),
+                                    tma_tensor_v(config, p)};
+    const char *found = paging_sm90_obstacle(config, p);
+    if (found == NULL)
+        found = cuda_launch_obstacle(&cuda, config, problem, device);
+    for (int i = 0; i < 3 && found == NULL; i++)
+        found = tma_tensor_obstacle(&tensors[i]);
+    return found != NULL ? found : o_obstacle(config, p);
+}
+
+/* ---- Selection ---- */
+
+static int32_t priority(const device_t *device) {
+    (void)device;
+    return 90;
+}
+
+/* What the beginning and the end of a tile cost, in blocks of keys. */
+enum { BLOCKS_AROUND_TILE = 2 };
+
+/* What a block of keys costs beside its products, in rows of a tile. Under a mask it does not
+ * count: tiles of more rows compute more there that no row sees. */
+enum { ROWS_AROUND_BLOCK = 80 };
+
+static int64_t block_time(const flash_config_t *config) {
+    const bool masked = config->features & (FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW);
+    return (int64_t)(config->B_r + (masked ? 0 : ROWS_AROUND_BLOCK)) * config->B_c;
+}
+
+/* Estimates the blocks of keys that a tile sees. In a window its keys begin and end anywhere, so
+ * that n keys lie in 1 + (n - 1) / B_c blocks on average. */
+static int64_t estimated_blocks(const flash_config_t *config, const flash_params_t *p) {
+    const int64_t keys = problem_mean_keys(p);
+    const flash_params_t packed = schedule_sm90_problem(config, p);
+    const int64_t queries = config->B_r >> packed.pack_shift;
+    if (p->window_left < 0 || p->window_right < 0)
+        return (keys + config->B_c - 1) / config->B_c;
+    return 1 + (keys + queries - 2) / config->B_c;
+}
+
+/* Estimates the time of the longest-working multiprocessor, in scores: blocks of keys are computed
+ * whole. */
+static int64_t estimated_time(const flash_config_t *config, const problem_t *problem,
+                              const device_t *device) {
+    const int64_t n = device->n_multiprocessors;
+    const int64_t rounds = (tiles(config, &problem->params) + n - 1) / n;
+    const int64_t blocks = estimated_blocks(config, &problem->params) + BLOCKS_AROUND_TILE;
+    return rounds * blocks * block_time(config);
+}
+
+/* Estimates the time of many rows against many keys, whatever the problem's lengths. */
+static int64_t time_at_length(const flash_config_t *config) {
+    enum { ROWS = 1 << 20 };
+    return ROWS * block_time(config) / ((int64_t)config->B_r * config->B_c);
+}
+
+/* Rows without varlen decline short queries, if heads that share tiles in rows with it have half as
+ * many. */
+static bool declines(const flash_config_t *config, const problem_t *problem,
+                     const device_t *device) {
+    flash_config_t ragged = *config;
+    ragged.features |= FLASH_FEATURE_VARLEN;
+    return !sm90_has_varlen(config) &&
+           2 * tiles(&ragged, &problem->params) <= tiles(config, &problem->params) &&
+           obstacle(&ragged, problem, device) == NULL;
+}
+
+static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
+                          const device_t *device) {
+    const int32_t strategies = config->overlap + config->persistent + config->fixed_reference;
+    return (family_rank_t){.without_strategies = -strategies,
+                           .time = problem->batch_invariant
+                                       ? time_at_length(config)
+                                       : estimated_time(config, problem, device)};
+}
+
+static const family_op_t forward = {.check = check,
+                                    .obstacle = obstacle,
+                                    .rank = rank,
+                                    .declines = declines,
+                                    .part = FAMILY_FORWARD_PART,
+                                    .cuda = &cuda,
+                                    .calls = &sm90_forward_calls};
+
+const family_t family_sm90 = {.facts = &family_facts_sm90,
+                              .lacks = lacks,
+                              .priority = priority,
+                              .ops = {[FLASH_OP_FORWARD] = &forward}};
