@@ -1,8 +1,8 @@
 """Which configurations are legal, and which are worth building.
 
 The rules of single fields are in facts.py, from which those of the library are generated. The rules
-between fields are here, and in the library in src/cuda/sm80/sm80.c, sm80_decode.c, sm80_mla.c, sm90.c,
-sm90_decode.c, sm90_mla.c and mixed.c, in the same order and the same words. A test compares the
+between fields are here, and in the library in the families' files of src/cuda, from
+src/cuda/sm80/sm80.c to src/cuda/mixed.c, in the same order and the same words. A test compares the
 two.
 """
 
