@@ -137,35 +137,7 @@ def flash_attn_func(
     Raises ValueError (shapes, types, values), TypeError (not an array), NotImplementedError (no
     kernel serves it), MemoryError, FlashAttnError (everything else).
     """
-    problem = Problem(
-        q,
-        k,
-        v,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window_size=window_size,
-        attention_chunk=attention_chunk,
-        softcap=softcap,
-        sinks=sinks,
-        alibi_slopes=alibi_slopes,
-        attn_mask=attn_mask,
-        mask_bits=mask_bits,
-        mask_keys=mask_keys,
-        seqused_q=seqused_q,
-        seqused_k=seqused_k,
-        leftpad_k=leftpad_k,
-        page_table=page_table,
-        v_page_table=v_page_table,
-        page_indptr=page_indptr,
-        page_rows=page_rows,
-        k_descale=k_descale,
-        v_descale=v_descale,
-        kv_dtype=kv_dtype,
-        batch_invariant=batch_invariant,
-        n_multiprocessors=n_multiprocessors,
-        out_dtype=out_dtype,
-    )
-    return _forward(problem, Call(q, out, lse, return_lse, workspace, config))
+    return _attend(**locals())  # all arguments, by their names
 
 
 def flash_attn_varlen_func(
@@ -227,39 +199,7 @@ def flash_attn_varlen_func(
     mask broadcasts to [n_heads, total_q, n_keys] where q is ragged. Where k is ragged or in pages,
     n_keys is any number: column j is key j of each sequence, and keys beyond are visible.
     """
-    problem = Problem(
-        q,
-        k,
-        v,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window_size=window_size,
-        attention_chunk=attention_chunk,
-        softcap=softcap,
-        sinks=sinks,
-        alibi_slopes=alibi_slopes,
-        attn_mask=attn_mask,
-        mask_bits=mask_bits,
-        mask_keys=mask_keys,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k,
-        seqused_q=seqused_q,
-        seqused_k=seqused_k,
-        leftpad_k=leftpad_k,
-        page_table=page_table,
-        v_page_table=v_page_table,
-        page_indptr=page_indptr,
-        page_rows=page_rows,
-        k_descale=k_descale,
-        v_descale=v_descale,
-        kv_dtype=kv_dtype,
-        batch_invariant=batch_invariant,
-        n_multiprocessors=n_multiprocessors,
-        out_dtype=out_dtype,
-    )
-    return _forward(problem, Call(q, out, lse, return_lse, workspace, config))
+    return _attend(**locals())  # all arguments, by their names
 
 
 def flash_combine(
@@ -390,37 +330,37 @@ def query_support(q: Any, k: Any, v: Any, *, config: ConfigLike = None, **option
     return Support(status == _abi.FLASH_SUCCESS, reason.value.decode())
 
 
-@dataclass(frozen=True)
-class Call:
-    """Holds what a call has beside its problem: q as it came, and the arguments of the same
-    names."""
-
-    q: Any
-    out: Any
-    lse: Any
-    return_lse: bool
-    workspace: Any
-    config: ConfigLike
-
-
-def _forward(problem: Problem, call: Call) -> Any:
-    out, lse = call.out, call.lse
+def _attend(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    out: Any,
+    lse: Any,
+    return_lse: bool,
+    workspace: Any,
+    config: ConfigLike,
+    **options: Any,
+) -> Any:
+    """Computes attention for the arguments of flash_attn_func or flash_attn_varlen_func, all of
+    them."""
+    problem = Problem(q, k, v, **options)
     if out is None:
-        out = _tensor.empty(call.q, problem.device, problem.o_shape, problem.o_dtype, "out")
-    if lse is None and call.return_lse:
-        lse = _tensor.empty(call.q, problem.device, problem.lse_shape, "float32", "lse")
+        out = _tensor.empty(q, problem.device, problem.o_shape, problem.o_dtype, "out")
+    if lse is None and return_lse:
+        lse = _tensor.empty(q, problem.device, problem.lse_shape, "float32", "lse")
     problem.set_output(out, lse)
-    _launch(problem, _config.resolve(call.config), call)
+    _launch(problem, _config.resolve(config), q, workspace)
     return out if lse is None else (out, lse)
 
 
-def _launch(problem: Problem, kernel: int | None, call: Call) -> None:
+def _launch(problem: Problem, kernel: int | None, like: Any, workspace: Any) -> None:
     args = problem.args
     size = workspace_size(args, kernel)
     if not size:
         check(library().flash_forward(args, kernel, problem.stream))
         return
-    with device_workspace(problem, size, call.q, call.workspace) as (address, n_bytes):
+    with device_workspace(problem, size, like, workspace) as (address, n_bytes):
         args.workspace = address
         args.workspace_size = n_bytes
         check(library().flash_forward(args, kernel, problem.stream))

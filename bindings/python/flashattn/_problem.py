@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import operator
+from types import SimpleNamespace
 from typing import Any
 
-from . import _abi, _stream, _tensor, latent
+from . import _abi, _arguments, _stream, _tensor, latent
 from ._bias import Mask, Sizes, slopes_view
 from ._paging import Paging
 from ._quant import Quant
 from ._sinks import sinks_view
 from ._tensor import View
 from .device import device_info
+
+_PAGES = _arguments.names_of("pages")
 
 
 class Problem:
@@ -26,70 +29,21 @@ class Problem:
     stream the CUDA stream of the call. The views keep the caller's arrays alive.
     """
 
-    def __init__(
-        self,
-        q: Any,
-        k: Any,
-        v: Any,
-        *,
-        softmax_scale: float | None = None,
-        causal: bool = False,
-        window_size: tuple[int, int] = (-1, -1),
-        attention_chunk: int = 0,
-        softcap: float = 0.0,
-        sinks: Any = None,
-        alibi_slopes: Any = None,
-        attn_mask: Any = None,
-        mask_bits: Any = None,
-        mask_keys: int | None = None,
-        cu_seqlens_q: Any = None,
-        cu_seqlens_k: Any = None,
-        max_seqlen_q: int | None = None,
-        max_seqlen_k: int | None = None,
-        seqused_q: Any = None,
-        seqused_k: Any = None,
-        leftpad_k: Any = None,
-        page_table: Any = None,
-        v_page_table: Any = None,
-        page_indptr: Any = None,
-        page_rows: Any = None,
-        k_descale: Any = None,
-        v_descale: Any = None,
-        batch_invariant: bool = False,
-        n_multiprocessors: int = 0,
-        out_dtype: str | None = None,
-        kv_dtype: str | None = None,
-    ) -> None:
-        _tensor.check_dtype_name("out_dtype", out_dtype)
-        _tensor.check_kv_dtype(kv_dtype)
-        self.ragged_q = cu_seqlens_q is not None
-        ragged_k = cu_seqlens_k is not None
-        self.stream = _stream.of_call(
-            q=q,
-            k=k,
-            v=v,
-            cu_seqlens_q=cu_seqlens_q,
-            cu_seqlens_k=cu_seqlens_k,
-            seqused_q=seqused_q,
-            seqused_k=seqused_k,
-            leftpad_k=leftpad_k,
-            page_table=page_table,
-            v_page_table=v_page_table,
-            page_indptr=page_indptr,
-            page_rows=page_rows,
-            k_descale=k_descale,
-            v_descale=v_descale,
-            sinks=sinks,
-            alibi_slopes=alibi_slopes,
-            attn_mask=attn_mask,
-            mask_bits=mask_bits,
-        )
-        where = (page_table, v_page_table, page_indptr, page_rows)
-        self._is_paged = any(array is not None for array in where)
+    def __init__(self, q: Any, k: Any, v: Any, **options: Any) -> None:
+        """Takes the keywords of flash_attn_func and flash_attn_varlen_func that describe a problem,
+        any of them. Raises TypeError for others."""
+        given = _arguments.complete(options)
+        _tensor.check_dtype_name("out_dtype", given.out_dtype)
+        _tensor.check_kv_dtype(given.kv_dtype)
+        self.ragged_q = given.cu_seqlens_q is not None
+        ragged_k = given.cu_seqlens_k is not None
+        arrays = {name: getattr(given, name) for name in _arguments.ARRAYS}
+        self.stream = _stream.of_call(q=q, k=k, v=v, **arrays)
+        self._is_paged = any(getattr(given, name) is not None for name in _PAGES)
         self.q = _tensor.tensor_view(q, "q", 3 if self.ragged_q else 4, self.stream)
-        self.k, self.v = self._keys(k, v, 3 if ragged_k else 4, kv_dtype)
+        self.k, self.v = self._keys(k, v, 3 if ragged_k else 4, given.kv_dtype)
         self._check_shapes()
-        self.out_dtype = out_dtype
+        self.out_dtype = given.out_dtype
 
         self.args = _abi.flash_forward_args_t(
             device=self.q.device,
@@ -101,25 +55,20 @@ class Problem:
             n_heads_kv=self.k.shape[-2],
             d_head=self.q.shape[-1],
             d_head_v=self.v.shape[-1],
-            softmax_scale=_scale(softmax_scale),
-            softcap=_float32("softcap", softcap),
-            n_multiprocessors=_multiprocessors(n_multiprocessors),
         )
-        self._set_mask(causal, window_size)
-        self.args.attention_chunk = _chunk(attention_chunk)
-        if batch_invariant:
-            self.args.flags |= _abi.FLASH_FLAG_BATCH_INVARIANT
+        self._set_numbers(given)
+        self._set_window(given.window_size)
         if self.q.repeats or self.k.repeats or self.v.repeats:
             self.args.flags |= _abi.FLASH_FLAG_BROADCAST
-        self.args.batch = self._batch_size(cu_seqlens_q, cu_seqlens_k)
-        self._set_pages(page_table, v_page_table, page_indptr, page_rows)
-        self._set_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-        self._set_used(seqused_q, seqused_k, leftpad_k)
-        if k_descale is not None or v_descale is not None:
-            self._set_scales(q, k_descale, v_descale)
-        self._set_sinks(sinks)
-        self._set_slopes(alibi_slopes)
-        self._set_bias_mask(attn_mask, mask_bits, mask_keys)
+        self.args.batch = self._batch_size(given.cu_seqlens_q, given.cu_seqlens_k)
+        self._set_pages(*(getattr(given, name) for name in _PAGES))
+        self._set_ragged(given)
+        self._set_lengths(given)
+        if given.k_descale is not None or given.v_descale is not None:
+            self._set_scales(q, given.k_descale, given.v_descale)
+        self._set_sinks(given.sinks)
+        self._set_slopes(given.alibi_slopes)
+        self._set_bias_mask(given.attn_mask, given.mask_bits, given.mask_keys)
 
     @property
     def o_dtype(self) -> str:
@@ -188,7 +137,16 @@ class Problem:
         if q.device != _abi.FLASH_DEVICE_CPU:
             device_info(q.device)  # this refuses what the library cannot reach, in its own words
 
-    def _set_mask(self, causal: bool, window_size: tuple[int, int]) -> None:
+    def _set_numbers(self, given: SimpleNamespace) -> None:
+        """Sets the members and flags that an argument gives by itself."""
+        for name, kind, *_ in _arguments.MEMBERS:
+            value = getattr(given, name)
+            if kind is _arguments.FLAG:
+                self.args.flags |= getattr(_abi, f"FLASH_FLAG_{name.upper()}") if value else 0
+            elif kind is not _arguments.LENGTHS:
+                setattr(self.args, name, _NUMBERS[kind](name, value))
+
+    def _set_window(self, window_size: tuple[int, int]) -> None:
         try:
             left, right = (operator.index(side) for side in window_size)
         except (TypeError, ValueError):
@@ -196,40 +154,31 @@ class Problem:
                 f"window_size is {window_size!r}: not a pair of integers (left, right), -1 for an "
                 "unbounded side"
             ) from None
-        if causal:
-            self.args.flags |= _abi.FLASH_FLAG_CAUSAL
         if (left, right) != (-1, -1):
             self.args.flags |= _abi.FLASH_FLAG_WINDOW
             self.args.window_left = _int64("window_size[0]", left)
             self.args.window_right = _int64("window_size[1]", right)
 
-    def _set_lengths(
-        self,
-        cu_seqlens_q: Any,
-        cu_seqlens_k: Any,
-        max_seqlen_q: int | None,
-        max_seqlen_k: int | None,
-    ) -> None:
+    def _set_ragged(self, given: SimpleNamespace) -> None:
         args = self.args
-        self.cu_seqlens_q = self._lengths(cu_seqlens_q, "cu_seqlens_q", args.batch + 1)
-        self.cu_seqlens_k = self._lengths(cu_seqlens_k, "cu_seqlens_k", args.batch + 1)
-        args.cu_seqlens_q = _address(self.cu_seqlens_q)
-        args.cu_seqlens_k = _address(self.cu_seqlens_k)
-        args.seqlen_q = self._seqlen("q", self.q, self.cu_seqlens_q, max_seqlen_q)
+        self.cu_seqlens_q = self._lengths(given.cu_seqlens_q, "cu_seqlens_q", args.batch + 1)
+        self.cu_seqlens_k = self._lengths(given.cu_seqlens_k, "cu_seqlens_k", args.batch + 1)
+        args.cu_seqlens_q = _tensor.address(self.cu_seqlens_q)
+        args.cu_seqlens_k = _tensor.address(self.cu_seqlens_k)
+        args.seqlen_q = self._seqlen("q", self.q, self.cu_seqlens_q, given.max_seqlen_q)
         if self._paging is not None:
-            args.seqlen_k = self._paging.longest(max_seqlen_k)
+            args.seqlen_k = self._paging.longest(given.max_seqlen_k)
         else:
-            args.seqlen_k = self._seqlen("k", self.k, self.cu_seqlens_k, max_seqlen_k)
+            args.seqlen_k = self._seqlen("k", self.k, self.cu_seqlens_k, given.max_seqlen_k)
         self._check_totals()
 
-    def _set_used(self, seqused_q: Any, seqused_k: Any, leftpad_k: Any) -> None:
-        args = self.args
-        self.seqused_q = self._lengths(seqused_q, "seqused_q", args.batch)
-        self.seqused_k = self._lengths(seqused_k, "seqused_k", args.batch)
-        self.leftpad_k = self._lengths(leftpad_k, "leftpad_k", args.batch)
-        args.seqused_q = _address(self.seqused_q)
-        args.seqused_k = _address(self.seqused_k)
-        args.leftpad_k = _address(self.leftpad_k)
+    def _set_lengths(self, given: SimpleNamespace) -> None:
+        """Sets the members that point to a length of each sequence."""
+        self.lengths: dict[str, View | None] = {}
+        for name, kind, *_ in _arguments.MEMBERS:
+            if kind is _arguments.LENGTHS:
+                self.lengths[name] = self._lengths(getattr(given, name), name, self.args.batch)
+                setattr(self.args, name, _tensor.address(self.lengths[name]))
 
     def _set_pages(
         self, page_table: Any, v_page_table: Any, page_indptr: Any, page_rows: Any
@@ -360,44 +309,37 @@ def _same(what: str, name: str, value: object, other_name: str, other: object) -
         raise ValueError(f"{name} has {what} {value}, {other_name} has {other}")
 
 
-def _address(lengths: View | None) -> int | None:
-    return None if lengths is None else lengths.data
-
-
 def _int64(name: str, value: int) -> int:
     if not -(2**63) <= value < 2**63:
         raise ValueError(f"{name} is {value}, which does not fit 64 bits")
     return value
 
 
-def _chunk(attention_chunk: int) -> int:
+def _integer(name: str, value: Any) -> int:
     try:
-        return _int64("attention_chunk", operator.index(attention_chunk))
+        return _int64(name, operator.index(value))
     except TypeError:
-        raise ValueError(f"attention_chunk is {attention_chunk!r}: not an integer") from None
+        raise ValueError(f"{name} is {value!r}: not an integer") from None
 
 
-def _multiprocessors(number: int) -> int:
-    try:
-        value = operator.index(number)
-    except TypeError:
-        raise ValueError(f"n_multiprocessors is {number!r}: not an integer") from None
-    if not 0 <= value < 2**31:
-        raise ValueError(f"n_multiprocessors is {value}: not within 0 ... {2**31 - 1}")
-    return value
+def _count(name: str, value: Any) -> int:
+    number = _integer(name, value)
+    if not 0 <= number < 2**31:
+        raise ValueError(f"{name} is {number}: not within 0 ... {2**31 - 1}")
+    return number
 
 
-def _scale(softmax_scale: float | None) -> float:
-    """Returns the C API's softmax_scale, in which 0 means the default: None becomes 0, and a value
-    that is 0 in float32 raises ValueError."""
-    if softmax_scale is None:
+def _positive(name: str, value: float | None) -> float:
+    """Returns the C API's number, in which 0 means the default: None becomes 0, and a value that is
+    0 in float32 raises ValueError."""
+    if value is None:
         return 0.0
-    if _in_float32("softmax_scale", softmax_scale) == 0:
+    if _in_float32(name, value) == 0:
         raise ValueError(
-            f"softmax_scale is {softmax_scale}, which is 0 in float32: it must be positive, or "
-            "None for 1 / sqrt(d_head)"
+            f"{name} is {value}, which is 0 in float32: it must be positive, or None for "
+            "1 / sqrt(d_head)"
         )
-    return softmax_scale
+    return value
 
 
 def _float32(name: str, value: float) -> float:
@@ -411,3 +353,11 @@ def _in_float32(name: str, value: Any) -> float:
         return ctypes.c_float(value).value
     except (TypeError, ValueError, RuntimeError):  # the last two are torch's, of tensors
         raise TypeError(f"{name} is of type {type(value).__name__}: not a number") from None
+
+
+_NUMBERS = {
+    _arguments.INTEGER: _integer,
+    _arguments.COUNT: _count,
+    _arguments.POSITIVE: _positive,
+    _arguments.CAP: _float32,
+}

@@ -1,0 +1,117 @@
+"""This module lists the arguments of attention once, for all that pass them on: the functions for
+all arrays, torch's operators, what these call, and the extension.
+
+The public functions have their arguments in `def` lines and docstrings of their own, where editors
+and help() find them; tests/python/test_arguments.py holds those to this list.
+docs/an-argument.md leads a new argument from the C struct to the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+
+class Kind(NamedTuple):
+    """Says what values an argument has.
+
+    schema      its type in the schema of an operator of torch
+    annotation  its type in flashattn.torch_ops
+    member      the letter of its kind for those that read it into one member of
+                flash_forward_args_t, which has its name, or into a flag; none where code of its own
+                reads it
+    """
+
+    schema: str
+    annotation: str
+    member: str = ""
+
+    @property
+    def is_array(self) -> bool:
+        return self.schema == "Tensor?"
+
+
+ARRAY = Kind("Tensor?", "Tensor | None")
+FACTORS = Kind("Tensor?", "Tensor | float | None")
+LENGTHS = Kind("Tensor?", "Tensor | None", "p")  # [batch] int32
+BOUND = Kind("SymInt?", "int | None")
+WINDOW = Kind("SymInt", "tuple[int, int]")  # operators have its two numbers apart
+INTEGER = Kind("SymInt", "int", "q")
+COUNT = Kind("int", "int", "i")  # not negative, 32 bits
+FLAG = Kind("bool", "bool", "?")
+POSITIVE = Kind("float?", "float | None", "s")  # None becomes 0
+CAP = Kind("float", "float", "f")  # 0 is none
+DTYPE = Kind("ScalarType?", "torch.dtype | None")
+
+
+class Argument(NamedTuple):
+    name: str
+    kind: Kind
+    default: Any
+    group: str
+
+
+# Operators take these by their places: a new one comes last.
+ATTENTION = (
+    Argument("cu_seqlens_q", ARRAY, None, "ragged"),
+    Argument("cu_seqlens_k", ARRAY, None, "ragged"),
+    Argument("max_seqlen_q", BOUND, None, "ragged"),
+    Argument("max_seqlen_k", BOUND, None, "ragged"),
+    Argument("page_table", ARRAY, None, "pages"),
+    Argument("v_page_table", ARRAY, None, "pages"),
+    Argument("page_indptr", ARRAY, None, "pages"),
+    Argument("page_rows", ARRAY, None, "pages"),
+    Argument("softmax_scale", POSITIVE, None, "scores"),
+    Argument("causal", FLAG, False, "mask"),
+    Argument("window_size", WINDOW, (-1, -1), "mask"),
+    Argument("softcap", CAP, 0.0, "scores"),
+    Argument("batch_invariant", FLAG, False, "launch"),
+    Argument("k_descale", FACTORS, None, "scales"),
+    Argument("v_descale", FACTORS, None, "scales"),
+    Argument("sinks", ARRAY, None, "scores"),
+    Argument("seqused_q", LENGTHS, None, "lengths"),
+    Argument("seqused_k", LENGTHS, None, "lengths"),
+    Argument("alibi_slopes", ARRAY, None, "bias"),
+    Argument("attn_mask", ARRAY, None, "bias"),
+    Argument("mask_bits", ARRAY, None, "bias"),
+    Argument("mask_keys", BOUND, None, "bias"),
+    Argument("attention_chunk", INTEGER, 0, "mask"),
+    Argument("leftpad_k", LENGTHS, None, "lengths"),
+    Argument("n_multiprocessors", COUNT, 0, "launch"),
+)
+OUTPUTS = (
+    Argument("out", ARRAY, None, "outputs"),
+    Argument("lse", ARRAY, None, "outputs"),
+    Argument("return_lse", FLAG, False, "outputs"),
+    Argument("out_dtype", DTYPE, None, "outputs"),
+)
+# The functions for all arrays have these, and flashattn.torch_ops has not: beside their defaults
+# their types.
+FOR_ALL_ARRAYS = {
+    "kv_dtype": (None, "str | None"),
+    "workspace": (None, "Any"),
+    "config": (None, "ConfigLike"),
+}
+
+ARRAYS = tuple(argument.name for argument in ATTENTION if argument.kind.is_array)
+# MEMBERS holds those that are read into a member of their own, or into a flag.
+MEMBERS = tuple(argument for argument in ATTENTION if argument.kind.member)
+_OF_A_PROBLEM = {
+    **{argument.name: argument.default for argument in ATTENTION},
+    **{"out_dtype": None, "kv_dtype": None},
+}
+
+
+def names_of(*groups: str) -> tuple[str, ...]:
+    """Returns the names of the arguments of these groups."""
+    return tuple(argument.name for argument in ATTENTION if argument.group in groups)
+
+
+def complete(options: Mapping[str, Any]) -> SimpleNamespace:
+    """Returns all arguments that describe a problem, those that are not given with their defaults.
+    Raises TypeError for an argument that is none of them."""
+    for name in options:
+        if name not in _OF_A_PROBLEM:
+            raise TypeError(f"{name!r} is no argument that describes attention")
+    return SimpleNamespace(**{**_OF_A_PROBLEM, **options})
