@@ -14,9 +14,13 @@ torch = pytest.importorskip("torch")
 from flashattn import _abi  # noqa: E402
 from flashattn._torch import append, combine, forward, frame  # noqa: E402
 from flashattn._torch.arguments import Unsound  # noqa: E402
+from torch_calls import call_of  # noqa: E402
 
 INDEX, STREAM, SIZE = 3, 0x7F00_1234_5678, 4096
-MASK = (0.5, True, 7, 0, 2.0, True, 3, 9)
+OPTIONS = {
+    "softmax_scale": 0.5, "causal": True, "window_left": 7, "window_right": 0, "softcap": 2.0,
+    "batch_invariant": True, "attention_chunk": 3, "n_multiprocessors": 9,
+}  # fmt: skip
 
 
 class OnDevice:
@@ -80,10 +84,10 @@ def test_attention(library: Library) -> None:
     table = OnDevice(torch.full((2, 3), 77, dtype=torch.int32))  # no page: must not be looked at
     used, padding = (OnDevice(torch.full((2,), n, dtype=torch.int32)) for n in (1000, -5))
     lse = _on_device(4, 5, 2, dtype=torch.float32).permute(2, 0, 1)
-    outputs, sinks = (out, OnDevice(lse), False, None), _on_device(4, dtype=torch.float32)
-    pages = table, None, None, None
-    used_and_padding = None, used, padding
-    forward.forward(q, k, v, MASK, used_and_padding, None, sinks, None, pages, None, outputs)
+    sinks = _on_device(4, dtype=torch.float32)
+    where = {"page_table": table, "seqused_k": used, "leftpad_k": padding}
+    given = {"out": out, "lse": OnDevice(lse), "sinks": sinks}
+    forward.forward(call_of(q, k, v, **given, **where, **OPTIONS))
     (_, asked, _), (name, args, stream) = library.calls
     assert name == "flash_forward" and stream == STREAM + INDEX
     assert args.device == asked.device == _abi.FLASH_DEVICE_CUDA + INDEX
@@ -113,8 +117,8 @@ def test_attention(library: Library) -> None:
 def test_lengths_are_not_looked_at(library: Library) -> None:
     q, out = _on_device(10, 4, 64), _on_device(10, 4, 64)
     ends = OnDevice(torch.tensor([5, 99, -7], dtype=torch.int32))
-    ragged = ends, ends, 100, 6
-    forward.forward(q, q, q, MASK, ragged=ragged, outputs=(out, None, False, None))
+    ragged = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": 100, "max_seqlen_k": 6}
+    forward.forward(call_of(q, q, q, out=out, **ragged, **OPTIONS))
     args = library.calls[-1][1]
     assert args.cu_seqlens_q == args.cu_seqlens_k == ends.data_ptr()
     assert (args.batch, args.seqlen_q, args.seqlen_k) == (2, 10, 6)

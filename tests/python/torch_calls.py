@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 import torch
 from flashattn import torch_ops
+from flashattn._arguments import ATTENTION, LENGTHS
 from flashattn._torch import extension, registration
+from flashattn._torch.call import DEFAULTS, GROUPS, NAMES, Call
 from memory import Guarded, dtype_of
 from problems import AttentionProblem, make_inputs
 
 # By the extension where it is there, without it, and through torch's dispatcher.
 WAYS = ("function", "ctypes", "operator")
+LENGTHS_OF_A_CALL = [argument.name for argument in ATTENTION if argument.kind is LENGTHS]
 _HIDDEN = {"bfloat16": torch.bfloat16, "float8_e4m3fn": torch.float8_e4m3fn}
 
 
@@ -44,7 +47,7 @@ def options_of(p: AttentionProblem) -> dict[str, Any]:
     """Returns keywords of flash_attn_varlen_func, with tensors for arrays and lengths."""
     options = p.call_options()
     options["out_dtype"] = torch_dtype(options["out_dtype"])
-    for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k"):
+    for name in ("cu_seqlens_q", "cu_seqlens_k", *LENGTHS_OF_A_CALL):
         if options[name] is not None:
             options[name] = torch.tensor(options[name], dtype=torch.int32)
     for name in ("k_descale", "v_descale", "sinks"):
@@ -55,6 +58,16 @@ def options_of(p: AttentionProblem) -> dict[str, Any]:
             array = options[name]
             options[name] = to_tensor(array.view("i4") if array.dtype == np.uint32 else array)
     return options
+
+
+def call_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> Call:
+    """Returns the call of these arguments; those that are not given have their defaults."""
+    given = {**DEFAULTS, "q": q, "k": k, "v": v, **options}
+    for group, names in GROUPS.items():
+        members = tuple(given.pop(name) for name in names)
+        given[group] = None if all(x is None for x in members) else members
+    assert given.keys() == set(NAMES)
+    return tuple(given[name] for name in NAMES)
 
 
 def run(

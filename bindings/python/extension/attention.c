@@ -9,42 +9,42 @@
 #include "tensor.h"
 #include "workspace.h"
 
-/* The arguments of forward(), by their places. */
+/* The places of the arguments of forward() that are read by name here. host.members are the others,
+ * some of them behind these. _torch/call.py has the same order. */
 enum {
     Q,
     K,
     V,
+    OUT,
+    LSE,
+    RETURN_LSE,
+    OUT_DTYPE,
+    RAGGED, /* groups: tuples, or None */
+    PAGES,
+    BIAS,
     SOFTMAX_SCALE,
     CAUSAL,
     WINDOW_LEFT,
     WINDOW_RIGHT,
-    ATTENTION_CHUNK,
     SOFTCAP,
     BATCH_INVARIANT,
-    N_MULTIPROCESSORS,
+    K_DESCALE,
+    V_DESCALE,
     SINKS,
     SEQUSED_Q,
     SEQUSED_K,
-    LEFTPAD_K,
-    K_DESCALE,
-    V_DESCALE,
-    CU_SEQLENS_Q,
-    CU_SEQLENS_K,
-    MAX_SEQLEN_Q,
-    MAX_SEQLEN_K,
-    PAGE_TABLE,
-    V_PAGE_TABLE,
-    PAGE_INDPTR,
-    PAGE_ROWS,
-    OUT,
-    LSE,
-    RETURN_LSE,
-    N_ARGUMENTS
+    N_NAMED
 };
+
+/* The places in RAGGED and PAGES. */
+enum { CU_SEQLENS_Q, CU_SEQLENS_K, MAX_SEQLEN_Q, MAX_SEQLEN_K, N_RAGGED };
+enum { PAGE_TABLE, V_PAGE_TABLE, PAGE_INDPTR, PAGE_ROWS, N_PAGES };
 
 /* A call, with what its arguments point to. */
 typedef struct {
     PyObject *const *arguments;
+    Py_ssize_t count;
+    PyObject *ragged[N_RAGGED], *pages[N_PAGES];
     bool records_gradients;
     tensor_t q, k, v;
     flash_forward_args_t args;
@@ -75,6 +75,19 @@ static bool fit_together(const call_t *c) {
 }
 
 /* ---- Sequences ---- */
+
+/* Reads a group of `count` arguments, each None where the group is. */
+static bool read_group(PyObject *group, Py_ssize_t count, PyObject **members) {
+    for (Py_ssize_t i = 0; i < count; i++)
+        members[i] = Py_None;
+    if (group == Py_None)
+        return true;
+    if (PyTuple_Size(group) != count)
+        return false;
+    for (Py_ssize_t i = 0; i < count; i++)
+        members[i] = PyTuple_GetItem(group, i);
+    return true;
+}
 
 static bool read_longest(PyObject *object, int64_t n_tokens, int64_t *longest) {
     if (!read_integer(object, longest))
@@ -108,49 +121,49 @@ static bool read_ends(PyObject *object, const call_t *c, int64_t n_tokens, bool 
 }
 
 static bool read_queries(call_t *c, bool has_pages) {
-    PyObject *const *a = c->arguments;
     flash_forward_args_t *args = &c->args;
     args->n_heads = tensor_last(&c->q, 2);
     args->d_head = tensor_last(&c->q, 1);
-    if (a[CU_SEQLENS_Q] == Py_None) {
+    if (c->ragged[CU_SEQLENS_Q] == Py_None) {
         args->batch = c->q.shape[0];
         args->seqlen_q = c->q.shape[1];
-        return is_length(a[MAX_SEQLEN_Q], args->seqlen_q);
+        return is_length(c->ragged[MAX_SEQLEN_Q], args->seqlen_q);
     }
-    const bool k_is_padded = a[CU_SEQLENS_K] == Py_None && !has_pages;
-    args->batch = k_is_padded ? c->k.shape[0] : count_of(a[CU_SEQLENS_Q]);
+    const bool k_is_padded = c->ragged[CU_SEQLENS_K] == Py_None && !has_pages;
+    args->batch = k_is_padded ? c->k.shape[0] : count_of(c->ragged[CU_SEQLENS_Q]);
     return args->batch >= 0 &&
-           read_ends(a[CU_SEQLENS_Q], c, c->q.shape[0], true, &args->cu_seqlens_q) &&
-           read_longest(a[MAX_SEQLEN_Q], c->q.shape[0], &args->seqlen_q);
+           read_ends(c->ragged[CU_SEQLENS_Q], c, c->q.shape[0], true, &args->cu_seqlens_q) &&
+           read_longest(c->ragged[MAX_SEQLEN_Q], c->q.shape[0], &args->seqlen_q);
 }
 
 static bool read_paged_keys(call_t *c, const page_objects_t *pages) {
-    PyObject *const *a = c->arguments;
     flash_forward_args_t *args = &c->args;
-    if (a[CU_SEQLENS_K] != Py_None ||
+    if (c->ragged[CU_SEQLENS_K] != Py_None ||
         !cache_read_pages(pages, &c->k, args->batch, &c->paging, &args->seqlen_k))
         return false;
     args->paging = &c->paging;
-    return a[MAX_SEQLEN_K] == Py_None ||
-           read_longest(a[MAX_SEQLEN_K], args->seqlen_k, &args->seqlen_k);
+    return c->ragged[MAX_SEQLEN_K] == Py_None ||
+           read_longest(c->ragged[MAX_SEQLEN_K], args->seqlen_k, &args->seqlen_k);
 }
 
 static bool read_keys(call_t *c) {
-    PyObject *const *a = c->arguments;
     flash_forward_args_t *args = &c->args;
-    if (a[CU_SEQLENS_K] != Py_None)
-        return read_ends(a[CU_SEQLENS_K], c, c->k.shape[0], false, &args->cu_seqlens_k) &&
-               read_longest(a[MAX_SEQLEN_K], c->k.shape[0], &args->seqlen_k);
+    if (c->ragged[CU_SEQLENS_K] != Py_None)
+        return read_ends(c->ragged[CU_SEQLENS_K], c, c->k.shape[0], false, &args->cu_seqlens_k) &&
+               read_longest(c->ragged[MAX_SEQLEN_K], c->k.shape[0], &args->seqlen_k);
     args->seqlen_k = c->k.shape[1];
-    return c->k.shape[0] == args->batch && is_length(a[MAX_SEQLEN_K], args->seqlen_k);
+    return c->k.shape[0] == args->batch && is_length(c->ragged[MAX_SEQLEN_K], args->seqlen_k);
 }
 
 static bool read_sequences(call_t *c) {
-    PyObject *const *a = c->arguments;
-    const page_objects_t pages = {a[PAGE_TABLE], a[V_PAGE_TABLE], a[PAGE_INDPTR], a[PAGE_ROWS]};
+    if (!read_group(c->arguments[RAGGED], N_RAGGED, c->ragged) ||
+        !read_group(c->arguments[PAGES], N_PAGES, c->pages))
+        return false;
+    const page_objects_t pages = {c->pages[PAGE_TABLE], c->pages[V_PAGE_TABLE],
+                                  c->pages[PAGE_INDPTR], c->pages[PAGE_ROWS]};
     const bool has_pages = cache_has_pages(&pages);
-    const int32_t q_axes = a[CU_SEQLENS_Q] == Py_None ? 4 : 3;
-    const int32_t k_axes = a[CU_SEQLENS_K] == Py_None ? 4 : 3;
+    const int32_t q_axes = c->ragged[CU_SEQLENS_Q] == Py_None ? 4 : 3;
+    const int32_t k_axes = c->ragged[CU_SEQLENS_K] == Py_None ? 4 : 3;
     if (c->q.n_axes != q_axes || c->k.n_axes != k_axes || !fit_together(c))
         return false;
     if (!read_queries(c, has_pages) || !(has_pages ? read_paged_keys(c, &pages) : read_keys(c)))
@@ -158,34 +171,56 @@ static bool read_sequences(call_t *c) {
     flash_forward_args_t *args = &c->args;
     args->n_heads_kv = tensor_last(&c->k, 2);
     args->d_head_v = tensor_last(&c->v, 1);
-    return tensor_read_int32(a[SEQUSED_Q], args->batch, c->q.device, &args->seqused_q) &&
-           tensor_read_int32(a[SEQUSED_K], args->batch, c->q.device, &args->seqused_k) &&
-           tensor_read_int32(a[LEFTPAD_K], args->batch, c->q.device, &args->leftpad_k);
+    return true;
 }
 
 /* ---- The rest of what is read ---- */
 
-static bool read_mask(call_t *c) {
-    PyObject *const *a = c->arguments;
+static bool read_window(call_t *c) {
     flash_forward_args_t *args = &c->args;
-    int64_t n_multiprocessors = 0;
-    args->flags = FLASH_FLAG_BROADCAST; /* strides of 0 are always meant in torch */
-    if (!read_integer(a[N_MULTIPROCESSORS], &n_multiprocessors) || n_multiprocessors < 0 ||
-        n_multiprocessors > INT32_MAX)
-        return false;
-    args->n_multiprocessors = (int32_t)n_multiprocessors;
-    if (!read_integer(a[WINDOW_LEFT], &args->window_left) ||
-        !read_integer(a[WINDOW_RIGHT], &args->window_right) ||
-        !read_integer(a[ATTENTION_CHUNK], &args->attention_chunk))
+    if (!read_integer(c->arguments[WINDOW_LEFT], &args->window_left) ||
+        !read_integer(c->arguments[WINDOW_RIGHT], &args->window_right))
         return false;
     if (args->window_left == -1 && args->window_right == -1)
         args->window_left = args->window_right = 0;
     else
         args->flags |= FLASH_FLAG_WINDOW;
-    return read_flag(a[CAUSAL], FLASH_FLAG_CAUSAL, &args->flags) &&
-           read_flag(a[BATCH_INVARIANT], FLASH_FLAG_BATCH_INVARIANT, &args->flags) &&
-           read_positive(a[SOFTMAX_SCALE], true, &args->softmax_scale) &&
-           read_positive(a[SOFTCAP], false, &args->softcap);
+    return true;
+}
+
+/* Reads the argument into its member of args, or into the flags. */
+static bool read_member(call_t *c, const member_t *of) {
+    PyObject *object = c->arguments[of->place];
+    void *member = (char *)&c->args + of->offset;
+    switch (of->kind) {
+    case '?':
+        return read_flag(object, of->flag, &c->args.flags);
+    case 'q':
+        return read_integer(object, member);
+    case 'i':
+        return read_count(object, member);
+    case 's':
+        return read_positive(object, true, member);
+    case 'f':
+        return read_positive(object, false, member);
+    case 'p':
+        return tensor_read_int32(object, c->args.batch, c->q.device, member);
+    default:
+        return false;
+    }
+}
+
+/* Reads what is one member each; arguments that are left out have their defaults. */
+static bool read_members(call_t *c) {
+    for (int32_t i = 0; i < host.n_members; i++)
+        if (host.members[i].place < c->count && !read_member(c, &host.members[i]))
+            return false;
+    return true;
+}
+
+/* Says whether nothing is given that only the rest of the package serves. */
+static bool has_no_more(const call_t *c) {
+    return c->arguments[OUT_DTYPE] == Py_None && c->arguments[BIAS] == Py_None;
 }
 
 static bool read_sinks(call_t *c) {
@@ -318,8 +353,9 @@ static bool read_call(call_t *c) {
     c->records_gradients = records != Py_False;
     Py_XDECREF(records);
     c->args = (flash_forward_args_t)FLASH_FORWARD_ARGS_INIT;
-    if (!host_is_plain() || !read_tensors(c) || !read_sequences(c) || !read_mask(c) ||
-        !read_sinks(c) || !read_scales(c))
+    c->args.flags = FLASH_FLAG_BROADCAST; /* strides of 0 are always meant in torch */
+    if (!has_no_more(c) || !host_is_plain() || !read_tensors(c) || !read_sequences(c) ||
+        !read_window(c) || !read_members(c) || !read_sinks(c) || !read_scales(c))
         return false;
     c->args.device = c->q.device == ON_CPU ? FLASH_DEVICE_CPU : FLASH_DEVICE_CUDA + c->q.device;
     c->args.dtype = c->q.dtype;
@@ -349,11 +385,12 @@ static bool run(call_t *c) {
 }
 
 PyObject *attention_forward(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    call_t call = {.arguments = arguments};
+    call_t call = {.arguments = arguments, .count = count};
     PyObject *result = NULL;
     (void)module;
-    if (count != N_ARGUMENTS)
-        return PyErr_Format(PyExc_TypeError, "forward() takes %d arguments", N_ARGUMENTS);
+    if (count < N_NAMED || count > host.n_arguments)
+        return PyErr_Format(PyExc_TypeError, "forward() takes %d to %d arguments", N_NAMED,
+                            host.n_arguments);
     if (read_call(&call) && run(&call))
         result = call.lse == NULL ? new_reference(call.out) : PyTuple_Pack(2, call.out, call.lse);
     Py_XDECREF(call.out);

@@ -14,6 +14,8 @@ enum {
     FLOAT32,
     WATCHERS,
     FORWARD_AD,
+    MEMBERS,
+    N_FORWARD_ARGUMENTS,
     N_ARGUMENTS
 };
 
@@ -41,6 +43,31 @@ static bool make_names(void) {
     return host.is_neg && host.requires_grad && host.new_empty && host.current_level;
 }
 
+/* Takes the number of the arguments of forward(), and of each that is one member (place, kind,
+ * offset or flag). Returns false with an exception. */
+static bool take_members(PyObject *members, PyObject *n_arguments) {
+    const Py_ssize_t count = PyTuple_Size(members);
+    host.n_arguments = (int32_t)PyLong_AsLong(n_arguments);
+    for (Py_ssize_t i = 0; i < count && i < MAX_MEMBERS; i++) {
+        int place = 0, kind = 0;
+        unsigned long where = 0;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(members, i), "iik", &place, &kind, &where))
+            return false;
+        member_t *member = &host.members[i];
+        member->place = place;
+        member->kind = (char)kind;
+        if (kind == '?')
+            member->flag = (uint32_t)where;
+        else
+            member->offset = where;
+    }
+    host.n_members = (int32_t)count;
+    if (count > MAX_MEMBERS)
+        PyErr_Format(PyExc_ImportError, "forward() has %zd members, more than %d", count,
+                     MAX_MEMBERS);
+    return !PyErr_Occurred();
+}
+
 PyObject *host_setup(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
     (void)module;
     if (count != N_ARGUMENTS)
@@ -49,7 +76,8 @@ PyObject *host_setup(PyObject *module, PyObject *const *arguments, Py_ssize_t co
     *(void **)&host.workspace_size = PyLong_AsVoidPtr(arguments[WORKSPACE_SIZE]);
     *(void **)&host.append = PyLong_AsVoidPtr(arguments[APPEND]);
     host.exchange = exchange_of(arguments[EXCHANGE]);
-    if (PyErr_Occurred() || !make_names())
+    if (PyErr_Occurred() || !make_names() ||
+        !take_members(arguments[MEMBERS], arguments[N_FORWARD_ARGUMENTS]))
         return NULL;
     host.tensor_class = kept(arguments[TENSOR_CLASS]);
     host.empty_like = kept(arguments[EMPTY_LIKE]);

@@ -13,6 +13,18 @@
 #include "exchange.h"
 #include "flashattn.h"
 
+/* An argument of forward() that becomes one member of flash_forward_args_t, or a flag. */
+typedef struct {
+    int32_t place;
+    char kind; /* a letter of Kind.member in _arguments.py */
+    union {
+        size_t offset; /* of the member */
+        uint32_t flag; /* of kind '?' */
+    };
+} member_t;
+
+enum { MAX_MEMBERS = 64 };
+
 typedef struct {
     flash_status_t (*forward)(const flash_forward_args_t *, const flash_kernel_t *, flash_stream_t);
     flash_status_t (*workspace_size)(const flash_forward_args_t *, const flash_kernel_t *,
@@ -26,6 +38,10 @@ typedef struct {
     PyObject *of_float32;        /* {"dtype": torch.float32} */
     PyObject *watchers;          /* a tuple of functions: true while something watches calls */
     PyObject *forward_ad;        /* a module whose _current_level is below 0 without derivatives */
+
+    member_t members[MAX_MEMBERS];
+    int32_t n_members;
+    int32_t n_arguments; /* of forward() */
 
     PyObject *is_neg, *requires_grad, *new_empty, *current_level; /* names */
 } host_t;

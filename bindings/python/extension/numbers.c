@@ -10,6 +10,14 @@ bool read_integer(PyObject *object, int64_t *value) {
     return *value != -1 || !PyErr_Occurred();
 }
 
+bool read_count(PyObject *object, int32_t *value) {
+    int64_t number = 0;
+    if (!read_integer(object, &number) || number < 0 || number > INT32_MAX)
+        return false;
+    *value = (int32_t)number;
+    return true;
+}
+
 bool read_flag(PyObject *object, uint32_t flag, uint32_t *flags) {
     const int truth = PyObject_IsTrue(object);
     if (truth > 0)

@@ -9,7 +9,6 @@ docs/an-argument.md leads a new argument from the C struct to the command line.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 
@@ -108,10 +107,11 @@ def names_of(*groups: str) -> tuple[str, ...]:
     return tuple(argument.name for argument in ATTENTION if argument.group in groups)
 
 
-def complete(options: Mapping[str, Any]) -> SimpleNamespace:
+def complete(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns all arguments that describe a problem, those that are not given with their defaults.
     Raises TypeError for an argument that is none of them."""
-    for name in options:
-        if name not in _OF_A_PROBLEM:
-            raise TypeError(f"{name!r} is no argument that describes attention")
-    return SimpleNamespace(**{**_OF_A_PROBLEM, **options})
+    given = {**_OF_A_PROBLEM, **options}
+    if len(given) != len(_OF_A_PROBLEM):
+        name = next(name for name in options if name not in _OF_A_PROBLEM)
+        raise TypeError(f"{name!r} is no argument that describes attention")
+    return given

@@ -137,7 +137,7 @@ def flash_attn_func(
     Raises ValueError (shapes, types, values), TypeError (not an array), NotImplementedError (no
     kernel serves it), MemoryError, FlashAttnError (everything else).
     """
-    return _attend(**locals())  # all arguments, by their names
+    return _attend(locals())  # all arguments, by their names
 
 
 def flash_attn_varlen_func(
@@ -199,7 +199,7 @@ def flash_attn_varlen_func(
     mask broadcasts to [n_heads, total_q, n_keys] where q is ragged. Where k is ragged or in pages,
     n_keys is any number: column j is key j of each sequence, and keys beyond are visible.
     """
-    return _attend(**locals())  # all arguments, by their names
+    return _attend(locals())  # all arguments, by their names
 
 
 def flash_combine(
@@ -330,21 +330,12 @@ def query_support(q: Any, k: Any, v: Any, *, config: ConfigLike = None, **option
     return Support(status == _abi.FLASH_SUCCESS, reason.value.decode())
 
 
-def _attend(
-    q: Any,
-    k: Any,
-    v: Any,
-    *,
-    out: Any,
-    lse: Any,
-    return_lse: bool,
-    workspace: Any,
-    config: ConfigLike,
-    **options: Any,
-) -> Any:
+def _attend(given: dict[str, Any]) -> Any:
     """Computes attention for the arguments of flash_attn_func or flash_attn_varlen_func, all of
     them."""
-    problem = Problem(q, k, v, **options)
+    q, out, lse, return_lse = given["q"], given.pop("out"), given.pop("lse"), given.pop("return_lse")
+    workspace, config = given.pop("workspace"), given.pop("config")
+    problem = Problem(**given)
     if out is None:
         out = _tensor.empty(q, problem.device, problem.o_shape, problem.o_dtype, "out")
     if lse is None and return_lse:

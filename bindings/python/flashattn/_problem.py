@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import operator
-from types import SimpleNamespace
 from typing import Any
 
 from . import _abi, _arguments, _stream, _tensor, latent
@@ -33,17 +32,18 @@ class Problem:
         """Takes the keywords of flash_attn_func and flash_attn_varlen_func that describe a problem,
         any of them. Raises TypeError for others."""
         given = _arguments.complete(options)
-        _tensor.check_dtype_name("out_dtype", given.out_dtype)
-        _tensor.check_kv_dtype(given.kv_dtype)
-        self.ragged_q = given.cu_seqlens_q is not None
-        ragged_k = given.cu_seqlens_k is not None
-        arrays = {name: getattr(given, name) for name in _arguments.ARRAYS}
+        _tensor.check_dtype_name("out_dtype", given["out_dtype"])
+        _tensor.check_kv_dtype(given["kv_dtype"])
+        self.ragged_q = given["cu_seqlens_q"] is not None
+        ragged_k = given["cu_seqlens_k"] is not None
+        arrays = {name: given[name] for name in _arguments.ARRAYS if given[name] is not None}
         self.stream = _stream.of_call(q=q, k=k, v=v, **arrays)
-        self._is_paged = any(getattr(given, name) is not None for name in _PAGES)
+        where = [given[name] for name in _PAGES]
+        self._is_paged = any(array is not None for array in where)
         self.q = _tensor.tensor_view(q, "q", 3 if self.ragged_q else 4, self.stream)
-        self.k, self.v = self._keys(k, v, 3 if ragged_k else 4, given.kv_dtype)
+        self.k, self.v = self._keys(k, v, 3 if ragged_k else 4, given["kv_dtype"])
         self._check_shapes()
-        self.out_dtype = given.out_dtype
+        self.out_dtype = given["out_dtype"]
 
         self.args = _abi.flash_forward_args_t(
             device=self.q.device,
@@ -57,18 +57,18 @@ class Problem:
             d_head_v=self.v.shape[-1],
         )
         self._set_numbers(given)
-        self._set_window(given.window_size)
+        self._set_window(given["window_size"])
         if self.q.repeats or self.k.repeats or self.v.repeats:
             self.args.flags |= _abi.FLASH_FLAG_BROADCAST
-        self.args.batch = self._batch_size(given.cu_seqlens_q, given.cu_seqlens_k)
-        self._set_pages(*(getattr(given, name) for name in _PAGES))
+        self.args.batch = self._batch_size(given["cu_seqlens_q"], given["cu_seqlens_k"])
+        self._set_pages(*where)
         self._set_ragged(given)
         self._set_lengths(given)
-        if given.k_descale is not None or given.v_descale is not None:
-            self._set_scales(q, given.k_descale, given.v_descale)
-        self._set_sinks(given.sinks)
-        self._set_slopes(given.alibi_slopes)
-        self._set_bias_mask(given.attn_mask, given.mask_bits, given.mask_keys)
+        if given["k_descale"] is not None or given["v_descale"] is not None:
+            self._set_scales(q, given["k_descale"], given["v_descale"])
+        self._set_sinks(given["sinks"])
+        self._set_slopes(given["alibi_slopes"])
+        self._set_bias_mask(given["attn_mask"], given["mask_bits"], given["mask_keys"])
 
     @property
     def o_dtype(self) -> str:
@@ -137,14 +137,15 @@ class Problem:
         if q.device != _abi.FLASH_DEVICE_CPU:
             device_info(q.device)  # this refuses what the library cannot reach, in its own words
 
-    def _set_numbers(self, given: SimpleNamespace) -> None:
-        """Sets the members and flags that an argument gives by itself."""
-        for name, kind, *_ in _arguments.MEMBERS:
-            value = getattr(given, name)
-            if kind is _arguments.FLAG:
-                self.args.flags |= getattr(_abi, f"FLASH_FLAG_{name.upper()}") if value else 0
-            elif kind is not _arguments.LENGTHS:
-                setattr(self.args, name, _NUMBERS[kind](name, value))
+    def _set_numbers(self, given: dict[str, Any]) -> None:
+        """Sets the members and flags that an argument gives by itself. Members of the defaults are
+        0."""
+        for name, flag in _FLAGS:
+            if given[name]:
+                self.args.flags |= flag
+        for name, default, number in _NUMBERS:
+            if given[name] is not default:
+                setattr(self.args, name, number(name, given[name]))
 
     def _set_window(self, window_size: tuple[int, int]) -> None:
         try:
@@ -159,25 +160,25 @@ class Problem:
             self.args.window_left = _int64("window_size[0]", left)
             self.args.window_right = _int64("window_size[1]", right)
 
-    def _set_ragged(self, given: SimpleNamespace) -> None:
+    def _set_ragged(self, given: dict[str, Any]) -> None:
         args = self.args
-        self.cu_seqlens_q = self._lengths(given.cu_seqlens_q, "cu_seqlens_q", args.batch + 1)
-        self.cu_seqlens_k = self._lengths(given.cu_seqlens_k, "cu_seqlens_k", args.batch + 1)
+        self.cu_seqlens_q = self._lengths(given["cu_seqlens_q"], "cu_seqlens_q", args.batch + 1)
+        self.cu_seqlens_k = self._lengths(given["cu_seqlens_k"], "cu_seqlens_k", args.batch + 1)
         args.cu_seqlens_q = _tensor.address(self.cu_seqlens_q)
         args.cu_seqlens_k = _tensor.address(self.cu_seqlens_k)
-        args.seqlen_q = self._seqlen("q", self.q, self.cu_seqlens_q, given.max_seqlen_q)
+        args.seqlen_q = self._seqlen("q", self.q, self.cu_seqlens_q, given["max_seqlen_q"])
         if self._paging is not None:
-            args.seqlen_k = self._paging.longest(given.max_seqlen_k)
+            args.seqlen_k = self._paging.longest(given["max_seqlen_k"])
         else:
-            args.seqlen_k = self._seqlen("k", self.k, self.cu_seqlens_k, given.max_seqlen_k)
+            args.seqlen_k = self._seqlen("k", self.k, self.cu_seqlens_k, given["max_seqlen_k"])
         self._check_totals()
 
-    def _set_lengths(self, given: SimpleNamespace) -> None:
+    def _set_lengths(self, given: dict[str, Any]) -> None:
         """Sets the members that point to a length of each sequence."""
-        self.lengths: dict[str, View | None] = {}
-        for name, kind, *_ in _arguments.MEMBERS:
-            if kind is _arguments.LENGTHS:
-                self.lengths[name] = self._lengths(getattr(given, name), name, self.args.batch)
+        self.lengths = {}
+        for name in _LENGTHS:
+            if given[name] is not None:
+                self.lengths[name] = self._lengths(given[name], name, self.args.batch)
                 setattr(self.args, name, _tensor.address(self.lengths[name]))
 
     def _set_pages(
@@ -355,9 +356,22 @@ def _in_float32(name: str, value: Any) -> float:
         raise TypeError(f"{name} is of type {type(value).__name__}: not a number") from None
 
 
-_NUMBERS = {
+_READERS = {
     _arguments.INTEGER: _integer,
     _arguments.COUNT: _count,
     _arguments.POSITIVE: _positive,
     _arguments.CAP: _float32,
 }
+_NUMBERS = [
+    (argument.name, argument.default, _READERS[argument.kind])
+    for argument in _arguments.MEMBERS
+    if argument.kind in _READERS
+]
+_FLAGS = [
+    (argument.name, getattr(_abi, f"FLASH_FLAG_{argument.name.upper()}"))
+    for argument in _arguments.MEMBERS
+    if argument.kind is _arguments.FLAG
+]
+_LENGTHS = [
+    argument.name for argument in _arguments.MEMBERS if argument.kind is _arguments.LENGTHS
+]

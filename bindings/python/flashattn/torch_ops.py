@@ -24,23 +24,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._torch import append_operator, direct, extension, foreign
+from ._torch import append_operator, direct, extension, foreign, schemas
 from ._torch.append import append
-from ._torch.arguments import (
-    NEW_O,
-    NEW_O_AND_LSE,
-    Outputs,
-    pages_of,
-    queries_of,
-    scales_of,
-)
+from ._torch.arguments import Outputs, pages_of, queries_of, scales_of
+from ._torch.call import PLACES, Call, named
 from ._torch.combine import combine
 from ._torch.forward import forward, lse_shape
-from ._torch.registration import TENSORS, note_written
+from ._torch.registration import note_written
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_combine", "flash_kv_append"]
 
 _ops = torch.ops.flashattn
+_RAGGED, _K_DESCALE, _V_DESCALE = (PLACES[x] for x in ("ragged", "k_descale", "v_descale"))
 
 
 def flash_attn_func(
@@ -82,42 +77,21 @@ def flash_attn_func(
     flashattn::fwd otherwise.
     """
     left, right = window_size
-    has_bias = not alibi_slopes is attn_mask is mask_bits is mask_keys is None
-    if not has_bias and out_dtype is None and extension.forward and not direct.is_compiled():
-        found = extension.forward(
-            q, k, v, softmax_scale, causal, left, right, attention_chunk, softcap, batch_invariant,
-            n_multiprocessors, sinks, seqused_q, seqused_k, leftpad_k, k_descale, v_descale, None,
-            None, None, None, page_table, v_page_table, page_indptr, page_rows, out, lse,
-            return_lse,
-        )  # fmt: skip
-        if found is not None:
-            return _noted(found, out, lse)
-    scales = used = pages = bias = None
+    pages = bias = None
     if not page_table is v_page_table is page_indptr is page_rows is None:
         pages = page_table, v_page_table, page_indptr, page_rows
-    if k_descale is not None or v_descale is not None:
-        scales = k_descale, v_descale = _scales_of(k_descale, v_descale, q, None, k)
-    if has_bias:
+    if not alibi_slopes is attn_mask is mask_bits is mask_keys is None:
         bias = alibi_slopes, attn_mask, mask_bits, mask_keys
-    outputs = _outputs(out, lse, return_lse, out_dtype)
-    if direct.is_possible(q, k, v):
-        mask = (
-            softmax_scale, causal, left, right, softcap, batch_invariant, attention_chunk,
-            n_multiprocessors,
-        )  # fmt: skip
-        if not seqused_q is seqused_k is leftpad_k is None:
-            used = seqused_q, seqused_k, leftpad_k
-        results = forward(q, k, v, mask, used, scales, sinks, None, pages, bias, outputs)
-        return _results(results, outputs)
-    options = (
-        softmax_scale, causal, left, right, softcap, batch_invariant, k_descale, v_descale,
-        sinks, seqused_q,
+    call = (
+        q, k, v, out, lse, return_lse, out_dtype, None, pages, bias, softmax_scale, causal, left,
+        right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
+        attention_chunk, leftpad_k, n_multiprocessors,
     )  # fmt: skip
-    last = *(bias or (None,) * 4), attention_chunk, leftpad_k, n_multiprocessors
-    if pages is None:
-        return _call("fwd", (q, k, v, *options, seqused_k, *last), outputs)
-    arguments = q, k, v, seqused_k, *pages, None, *options, *last
-    return _call("decode", arguments, outputs)
+    if extension.forward and not direct.is_compiled():
+        found = extension.forward(*call)
+        if found is not None:
+            return found if out is lse is None else _noted(found, out, lse)
+    return _attend("fwd" if pages is None else "decode", call)
 
 
 def flash_attn_varlen_func(
@@ -159,40 +133,22 @@ def flash_attn_varlen_func(
     tensors, as in flash_attn_func above. Where torch records operators, it records
     flashattn::varlen_fwd."""
     left, right = window_size
-    has_bias = not alibi_slopes is attn_mask is mask_bits is mask_keys is None
-    if not has_bias and out_dtype is None and extension.forward and not direct.is_compiled():
-        found = extension.forward(
-            q, k, v, softmax_scale, causal, left, right, attention_chunk, softcap, batch_invariant,
-            n_multiprocessors, sinks, seqused_q, seqused_k, leftpad_k, k_descale, v_descale,
-            cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, page_table, v_page_table,
-            page_indptr, page_rows, out, lse, return_lse,
-        )  # fmt: skip
-        if found is not None:
-            return _noted(found, out, lse)
-    scales = used = pages = bias = None
+    ragged = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    pages = bias = None
     if not page_table is v_page_table is page_indptr is page_rows is None:
         pages = page_table, v_page_table, page_indptr, page_rows
-    if k_descale is not None or v_descale is not None:
-        scales = k_descale, v_descale = _scales_of(k_descale, v_descale, q, cu_seqlens_q, k)
-    if has_bias:
+    if not alibi_slopes is attn_mask is mask_bits is mask_keys is None:
         bias = alibi_slopes, attn_mask, mask_bits, mask_keys
-    outputs = _outputs(out, lse, return_lse, out_dtype)
-    ragged = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
-    if direct.is_possible(q, k, v):
-        mask = (
-            softmax_scale, causal, left, right, softcap, batch_invariant, attention_chunk,
-            n_multiprocessors,
-        )  # fmt: skip
-        if not seqused_q is seqused_k is leftpad_k is None:
-            used = seqused_q, seqused_k, leftpad_k
-        results = forward(q, k, v, mask, used, scales, sinks, ragged, pages, bias, outputs)
-        return _results(results, outputs)
-    arguments = (
-        q, k, v, *ragged, *(pages or (None,) * 4), softmax_scale, causal, left, right, softcap,
-        batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
-        *(bias or (None,) * 4), attention_chunk, leftpad_k, n_multiprocessors,
+    call = (
+        q, k, v, out, lse, return_lse, out_dtype, ragged, pages, bias, softmax_scale, causal, left,
+        right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
+        attention_chunk, leftpad_k, n_multiprocessors,
     )  # fmt: skip
-    return _call("varlen_fwd", arguments, outputs)
+    if extension.forward and not direct.is_compiled():
+        found = extension.forward(*call)
+        if found is not None:
+            return found if out is lse is None else _noted(found, out, lse)
+    return _attend("varlen_fwd", call)
 
 
 def flash_combine(
@@ -207,10 +163,10 @@ def flash_combine(
 ) -> Any:
     """Merges partial results as flashattn.flash_combine does, for torch tensors; lse_partial and
     lse may have any strides. Where torch records operators, it records flashattn::combine."""
-    outputs = _outputs(out, lse, return_lse, dtype)
+    outputs = out, lse, return_lse, dtype
     if direct.is_possible(o_partial, lse_partial, lse_partial):
-        return _results(combine(o_partial, lse_partial, sinks, outputs), outputs)
-    return _call("combine", (o_partial, lse_partial, sinks), outputs)
+        return _results(combine(o_partial, lse_partial, sinks, outputs), out, lse)
+    return _record("combine", (o_partial, lse_partial, sinks), outputs)
 
 
 def flash_kv_append(
@@ -294,31 +250,31 @@ def _noted(found: Any, *written: Tensor | None) -> Any:
     return found
 
 
-def _outputs(
-    out: Tensor | None, lse: Tensor | None, return_lse: bool, dtype: torch.dtype | None
-) -> Outputs:
-    if out is None and lse is None and dtype is None:
-        return NEW_O_AND_LSE if return_lse else NEW_O
-    return out, lse, return_lse, dtype
+def _attend(operator: str, call: Call) -> Any:
+    """Computes attention by a call of the library, or by this operator where torch has to see
+    it."""
+    q, k, v, out, lse = call[:5]
+    if not call[_K_DESCALE] is call[_V_DESCALE] is None:
+        call = _with_arrays_of_scales(call)
+    if direct.is_possible(q, k, v):
+        return _results(forward(call), out, lse)
+    given = named(call)
+    arguments = tuple(given[name] for name in schemas.NAMES[operator])
+    return _record(operator, arguments, call[3:7])
 
 
-def _results(results: tuple[Tensor, Tensor | None], outputs: Outputs) -> Any:
-    if outputs is NEW_O:
-        return results[0]
-    if outputs is NEW_O_AND_LSE:
-        return results
-    out, lse, _, _ = outputs
-    if out is not None or lse is not None:
-        note_written(out, lse)
+def _results(results: tuple[Tensor, Tensor | None], *written: Tensor | None) -> Any:
+    if not written[0] is written[1] is None:
+        note_written(*written)
     return results[0] if results[1] is None else results
 
 
-def _call(operator: str, arguments: tuple, outputs: Outputs) -> Any:
+def _record(operator: str, arguments: tuple, outputs: Outputs) -> Any:
     """Calls the overload of an operator that gives these outputs."""
     out, lse, return_lse, dtype = outputs
     is_combine = operator == "combine"
     needed = ("o_partial", "lse_partial") if is_combine else ("q", "k", "v")
-    foreign.refuse_in(arguments, TENSORS[operator], needed, out=out, lse=lse)
+    foreign.refuse_in(arguments, schemas.TENSORS[operator], needed, out=out, lse=lse)
     packet = getattr(_ops, operator)
     if out is None and lse is None:
         overload = packet.lse if return_lse else packet.default
@@ -335,6 +291,14 @@ def _call(operator: str, arguments: tuple, outputs: Outputs) -> Any:
         lse = torch.empty(lse_shape(like), dtype=torch.float32, device=like.device)
     packet.out(*arguments, out=out, lse=lse)
     return out if lse is None else (out, lse)
+
+
+def _with_arrays_of_scales(call: Call) -> Call:
+    """Returns the call with a tensor for a scale that is a number."""
+    q, k, ragged = call[0], call[1], call[_RAGGED]
+    cu_seqlens_q = None if ragged is None else ragged[0]
+    scales = _scales_of(call[_K_DESCALE], call[_V_DESCALE], q, cu_seqlens_q, k)
+    return (*call[:_K_DESCALE], *scales, *call[_V_DESCALE + 1 :])
 
 
 def _scales_of(

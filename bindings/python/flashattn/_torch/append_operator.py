@@ -11,7 +11,8 @@ from torch import Tensor
 from . import derivatives, direct
 from .append import append
 from .arguments import pages_of, queries_of, scales_of
-from .registration import LIBRARY, PAGES, TAGS, names_of, note_written, tensors_of
+from .registration import LIBRARY, TAGS, note_written
+from .schemas import PAGES, names_of, tensors_of
 
 _TOKENS = "Tensor k_new, Tensor? v_new, Tensor(a!) k_cache, Tensor(b!)? v_cache"
 # The other arguments, in groups: see arguments.py.

@@ -1,4 +1,5 @@
-"""This module groups the arguments of a call; a call that has none of a group passes None for it.
+"""This module groups arguments of a call that belong together; a call that has none of a group
+passes None for it.
 
 Groups are plain tuples, because objects would take a good part of a call's time.
 """
@@ -9,15 +10,8 @@ from typing import Optional
 
 from torch import Tensor, dtype
 
-# Mask holds softmax_scale, causal, window_left, window_right, softcap, batch_invariant,
-# attention_chunk, n_multiprocessors.
-Mask = tuple[Optional[float], bool, int, int, float, bool, int, int]
-# Used holds seqused_q, seqused_k, leftpad_k.
-Used = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]
 # Scales holds k_descale, v_descale: float32 [batch, n_heads_kv].
 Scales = tuple[Optional[Tensor], Optional[Tensor]]
-# Ragged holds cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k.
-Ragged = tuple[Optional[Tensor], Optional[Tensor], Optional[int], Optional[int]]
 # Pages holds page_table, v_page_table, page_indptr, page_rows.
 Pages = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor]]
 # Bias holds alibi_slopes, attn_mask, mask_bits, mask_keys.
@@ -30,9 +24,6 @@ Places = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]
 Queries = tuple[Tensor, Tensor, Optional[Tensor]]
 # Outputs holds out, lse, return_lse, out_dtype.
 Outputs = tuple[Optional[Tensor], Optional[Tensor], bool, Optional[dtype]]
-
-NEW_O: Outputs = (None, None, False, None)
-NEW_O_AND_LSE: Outputs = (None, None, True, None)
 
 
 def pages_of(
@@ -50,18 +41,6 @@ def pages_of(
 def scales_of(k_descale: Tensor | None, v_descale: Tensor | None) -> Scales | None:
     """Returns the scales as a group, or None where none is given."""
     return None if k_descale is v_descale is None else (k_descale, v_descale)
-
-
-def bias_of(
-    alibi_slopes: Tensor | None,
-    attn_mask: Tensor | None,
-    mask_bits: Tensor | None,
-    mask_keys: int | None,
-) -> Bias | None:
-    """Returns what joins scores as a group, or None where nothing is given."""
-    if alibi_slopes is attn_mask is mask_bits is mask_keys is None:
-        return None
-    return alibi_slopes, attn_mask, mask_bits, mask_keys
 
 
 def queries_of(

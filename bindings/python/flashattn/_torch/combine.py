@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import _abi
 from .._library import check
 from . import explain, placement, structs
-from .arguments import NEW_O, Outputs, Unsound
+from .arguments import Outputs, Unsound
 from .forward import DTYPES, check_devices, check_lse, check_output
 from .frame import Frame, combine_frame, raw_stream
 
@@ -21,7 +21,7 @@ def combine(
     o_partial: Tensor,
     lse_partial: Tensor,
     sinks: Tensor | None = None,
-    outputs: Outputs = NEW_O,
+    outputs: Outputs = (None, None, False, None),
 ) -> tuple[Tensor, Tensor | None]:
     """Returns (O, LSE) as flashattn.flash_combine does; LSE is None unless `outputs` wants it.
     lse_partial and the caller's LSE may have any strides. Raises and runs as forward() does."""

@@ -9,14 +9,16 @@ from typing import Any, Callable
 import torch
 
 from .. import _append, _attention, _problem
+from .._arguments import ARRAYS
 from . import foreign
-from .arguments import Bias, Mask, Outputs, Pages, Places, Queries, Ragged, Rotary, Scales, Used
+from .arguments import Outputs, Pages, Places, Queries, Rotary, Scales
+from .call import Call, named
 
 
-def forward(error: Exception, *arguments: Any) -> Exception:
-    """Returns the exception for a call of forward() with these arguments that ended in `error`;
-    that is `error` itself where the functions for all arrays raise nothing."""
-    return _raised_by(_refuse_forward, arguments) or error
+def forward(error: Exception, call: Call) -> Exception:
+    """Returns the exception for a call of forward() that ended in `error`; that is `error` itself
+    where the functions for all arrays raise nothing."""
+    return _raised_by(_refuse_forward, (call,)) or error
 
 
 def combine(error: Exception, *arguments: Any) -> Exception:
@@ -69,53 +71,17 @@ def _raised_by(refuse: Callable[..., None], arguments: tuple) -> Exception | Non
     return None
 
 
-def _refuse_forward(
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Mask,
-    used: Used | None,
-    scales: Scales | None,
-    sinks: Any,
-    ragged: Ragged | None,
-    pages: Pages | None,
-    bias: Bias | None,
-    outputs: Outputs,
-) -> None:
-    """Raises what flash_attn_varlen_func would raise for these arguments before it calls the
-    library. Returns where it would raise nothing."""
-    softmax_scale, causal, window_left, window_right, softcap, batch_invariant, *others = mask
-    chunk, n_multiprocessors = others
-    out, lse, _, out_dtype = outputs
-    *cu_seqlens, max_seqlen_q, max_seqlen_k = ragged or (None, None, None, None)
-    *of_bias, mask_keys = bias or (None, None, None, None)
-    arrays = {
-        "sinks": sinks,
-        **dict(zip(("alibi_slopes", "attn_mask", "mask_bits"), of_bias)),
-        **dict(zip(("seqused_q", "seqused_k", "leftpad_k"), used or ())),
-        **dict(zip(("k_descale", "v_descale"), scales or ())),
-        **dict(zip(("cu_seqlens_q", "cu_seqlens_k"), cu_seqlens)),
-        **dict(zip(("page_table", "v_page_table", "page_indptr", "page_rows"), pages or ())),
-    }
-    foreign.require(q=q, k=k, v=v)
-    foreign.refuse(out=out, lse=lse, **arrays)
-    problem = _problem.Problem(
-        q,
-        k,
-        v,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window_size=(window_left, window_right),
-        attention_chunk=chunk,
-        softcap=softcap,
-        batch_invariant=batch_invariant,
-        n_multiprocessors=n_multiprocessors,
-        mask_keys=mask_keys,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k,
-        out_dtype=_name(out_dtype),
-        **arrays,
-    )
+def _refuse_forward(call: Call) -> None:
+    """Raises what flash_attn_varlen_func would raise for this call before it calls the library.
+    Returns where it would raise nothing."""
+    given = named(call)
+    foreign.require(**{name: given[name] for name in ("q", "k", "v")})
+    foreign.refuse(**{name: given[name] for name in ("out", "lse", *ARRAYS)})
+    q, out, lse = given["q"], given.pop("out"), given.pop("lse")
+    del given["return_lse"]
+    given["window_size"] = given.pop("window_left"), given.pop("window_right")
+    given["out_dtype"] = _name(given["out_dtype"])
+    problem = _problem.Problem(**given)
     if out is not None or lse is not None:
         problem.set_output(q.new_empty(problem.o_shape) if out is None else out, lse)
 

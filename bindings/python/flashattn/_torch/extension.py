@@ -5,8 +5,9 @@ for plain torch tensors in a fraction of the time that Python takes, and says wh
     append    writes new tokens to a cache, or returns False and writes nothing
 
 Both are None without the extension; what they do not serve, and whatever is wrong with a call, is
-left to the rest of this package. They take all arguments by their places, as attention.c and
-append.c have them. A compiler must not see them: callers ask `direct` first.
+left to the rest of this package. forward takes a call (call.py), of which the last arguments may be
+left out that have their defaults; append takes all arguments by their places, as append.c has them.
+A compiler must not see them: callers ask `direct` first.
 
 The extension lies beside the library. It needs CPython 3.10 with its lock and a torch whose tensors
 have DLPack's C exchange API (2.10 or newer). With FLASHATTN_EXTENSION=0 it is not used.
@@ -28,6 +29,7 @@ from torch.autograd import forward_ad
 
 from .._library import library
 from . import direct
+from .call import MEMBERS_OF_CALL, NAMES
 
 _NAME = "_extension"
 _EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
@@ -71,6 +73,8 @@ def _load() -> Any:
             torch.float32,
             direct.QUESTIONS,
             forward_ad,
+            MEMBERS_OF_CALL,
+            len(NAMES),
         )
     except ImportError:
         return None

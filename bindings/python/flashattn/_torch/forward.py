@@ -13,20 +13,11 @@ import torch
 from torch import Tensor
 
 from .. import _abi
+from .._arguments import FLAG, LENGTHS, MEMBERS
 from .._bias import Sizes
 from . import explain, placement, structs
-from .arguments import (
-    NEW_O,
-    NEW_O_AND_LSE,
-    Bias,
-    Mask,
-    Outputs,
-    Pages,
-    Ragged,
-    Scales,
-    Unsound,
-    Used,
-)
+from .arguments import Outputs, Pages, Unsound
+from .call import PLACES, Call
 from .frame import ForwardFrame
 
 DTYPES = {
@@ -48,24 +39,18 @@ _BATCH_INVARIANT, _BROADCAST = _abi.FLASH_FLAG_BATCH_INVARIANT, _abi.FLASH_FLAG_
 _NO_LSE = (0, 0, 0, 0)
 _NO_WORKSPACE = (0, 0)
 _NO_BIAS = (0, 0, 0)
+# The last arguments of a call are read alike, by their kinds: those whose members follow d_head_v,
+# in the order of the members, and flags.
+_N_READ = PLACES["seqused_k"] + 1
+_LAST = [argument for argument in MEMBERS if PLACES[argument.name] >= _N_READ]
+_NO_LAST = tuple(argument.default for argument in _LAST)
+_NO_MEMBERS = [argument.default or 0 for argument in _LAST if argument.kind is not FLAG]
 _frames: list[ForwardFrame] = []
 
 
-def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Mask,
-    used: Used | None = None,
-    scales: Scales | None = None,
-    sinks: Tensor | None = None,
-    ragged: Ragged | None = None,
-    pages: Pages | None = None,
-    bias: Bias | None = None,
-    outputs: Outputs = NEW_O,
-) -> tuple[Tensor, Tensor | None]:
-    """Returns (O, LSE) as flashattn.flash_attn_func does, or as flash_attn_varlen_func where
-    `ragged` is given; LSE is None unless `outputs` wants it. A new O is contiguous. Raises as those
+def forward(call: Call) -> tuple[Tensor, Tensor | None]:
+    """Returns (O, LSE) of a call as flashattn.flash_attn_varlen_func does, or as flash_attn_func
+    where q is padded; LSE is None unless the call wants it. A new O is contiguous. Raises as those
     functions do.
 
     On the CPU the call returns when O is complete. On a CUDA device it is enqueued on torch's
@@ -77,38 +62,28 @@ def forward(
         except IndexError:
             frame = ForwardFrame()
         try:
-            return _forward(frame, q, k, v, mask, used, scales, sinks, ragged, pages, bias, outputs)
+            return _forward(frame, call)
         finally:
             _frames.append(frame)
     except Exception as error:
-        raise explain.forward(
-            error, q, k, v, mask, used, scales, sinks, ragged, pages, bias, outputs
-        ) from None
+        raise explain.forward(error, call) from None
 
 
-def _forward(
-    frame: ForwardFrame,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Mask,
-    used: Used | None,
-    scales: Scales | None,
-    sinks: Tensor | None,
-    ragged: Ragged | None,
-    pages: Pages | None,
-    bias: Bias | None,
-    outputs: Outputs,
-) -> tuple[Tensor, Tensor | None]:
+def _forward(frame: ForwardFrame, call: Call) -> tuple[Tensor, Tensor | None]:
     """Does what forward() does, with a frame that no other call uses. Most calls are padded and
     have a new O alone: what these need is written out here, since each function would add some
     hundredths to the call's time."""
+    (
+        q, k, v, out, lse, return_lse, out_dtype, ragged, pages, bias, softmax_scale, causal, left,
+        right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
+    ) = call[:_N_READ]  # fmt: skip
+    last = call[_N_READ:]
     if _records_gradients() and (q.requires_grad or k.requires_grad or v.requires_grad):
         raise Unsound
     index = q.get_device()
     if not k.get_device() == v.get_device() == index < 0:
         check_devices(q, k, v)
-    if ragged is None and pages is None:
+    if ragged is pages is None:
         cu_q = cu_k = paging = 0
         batch, seqlen_q, n_heads, d_head = q.shape
         shape = k.shape
@@ -116,7 +91,7 @@ def _forward(
         if batch_k != batch or d_head_k != d_head:
             raise Unsound
     else:
-        sizes, cu_q, cu_k, paging = _placed(frame, q, k, v, ragged, pages, index)
+        sizes, cu_q, cu_k, paging = _placed(frame, q, k, ragged, pages, index)
         batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head = sizes
         shape = k.shape
     d_head_v = d_head if v.shape == shape else _d_head_v(k, v)
@@ -135,24 +110,24 @@ def _forward(
     q_dtype = DTYPES[q.dtype]
     is_compact = q_head == d_head and q_seq == n_heads * d_head and q_inner == 1
     if (
-        (outputs is NEW_O or outputs is NEW_O_AND_LSE)
+        out is lse is out_dtype is None
         and is_compact
         and d_head_v == d_head
         and (cu_q or q_batch == seqlen_q * q_seq)
     ):
         out = _empty_like(q)  # this is the fastest way to a contiguous tensor
         of_out = out.data_ptr(), q_batch, q_seq, q_head, q_dtype
-        lse, of_lse = (None, _NO_LSE) if outputs is NEW_O else _new_lse(q, cu_q)
+        lse, of_lse = _new_lse(q, cu_q) if return_lse else (None, _NO_LSE)
     else:
-        out, lse = _outputs(q, d_head_v, outputs, index)
+        out, lse = _outputs(q, d_head_v, (out, lse, return_lse, out_dtype), index)
         of_out, of_lse = tensor_members(out, cu_q), _of_lse(lse, cu_q)
-    used_q = used_k = leftpad = quant = of_sinks = 0
-    if used is not None:
-        used_q = placement.lengths(used[0], batch, index)
-        used_k = placement.lengths(used[1], batch, index)
-        leftpad = placement.lengths(used[2], batch, index)
-    if scales is not None:
-        placement.scales(frame, scales, batch, n_heads_kv, index)
+    used_q = used_k = quant = of_sinks = 0
+    if seqused_q is not None:
+        used_q = placement.lengths(seqused_q, batch, index)
+    if seqused_k is not None:
+        used_k = placement.lengths(seqused_k, batch, index)
+    if k_descale is not None or v_descale is not None:
+        placement.scales(frame, (k_descale, v_descale), batch, n_heads_kv, index)
         quant = frame.quant_address
     if sinks is not None:
         sinks = placement.sinks(sinks, n_heads, index)
@@ -162,7 +137,25 @@ def _forward(
         keys = seqlen_k if pages is None and not cu_k else None
         score_sizes = Sizes(batch, n_heads, q.shape[-3], keys, bool(cu_q))
         of_bias, _kept = placement.bias(bias, score_sizes, index)
-    flags, left, right, softmax_scale, softcap, chunk, n_multiprocessors = _mask(mask)
+    flags = _BROADCAST  # in torch strides of 0 are always meant
+    if causal:
+        flags |= _CAUSAL
+    if batch_invariant:
+        flags |= _BATCH_INVARIANT
+    if left == right == -1:
+        left = right = 0
+    else:
+        flags |= _WINDOW
+    if softmax_scale is None:
+        softmax_scale = 0.0  # the C API takes 0 for 1 / sqrt(d_head)
+    elif not _ROUNDS_TO_ZERO < softmax_scale <= _FLOAT32_MAX:
+        softmax_scale = _beyond_float32(softmax_scale)
+    if softcap and not _ROUNDS_TO_ZERO < softcap <= _FLOAT32_MAX:
+        softcap = _beyond_float32(softcap)
+    members = _NO_MEMBERS
+    if last != _NO_LAST:
+        more_flags, members = _last(last, batch, index)
+        flags |= more_flags
     device, workspace = (_CPU, frame.workspace) if index < 0 else (_CUDA + index, _NO_WORKSPACE)
     _pack(
         frame.memory,
@@ -208,9 +201,7 @@ def _forward(
         of_sinks,
         *of_bias,
         d_head_v,
-        chunk,
-        leftpad,
-        n_multiprocessors,
+        *members,
     )
     if index < 0:
         frame.run_on_cpu()
@@ -253,8 +244,7 @@ def _placed(
     frame: ForwardFrame,
     q: Tensor,
     k: Tensor,
-    v: Tensor,
-    ragged: Ragged | None,
+    ragged: tuple[Tensor | None, Tensor | None, int | None, int | None] | None,
     pages: Pages | None,
     index: int,
 ) -> tuple[_Sizes, int, int, int]:
@@ -310,30 +300,18 @@ def _longest(shape: torch.Size, cu_seqlens: Tensor | None, longest: int | None) 
     return shape[1]
 
 
-# ---- The mask ----
+# ---- Numbers ----
 
 
-def _mask(mask: Mask) -> tuple[int, int, int, float, float, int, int]:
-    """Returns (flags, window_left, window_right, softmax_scale, softcap, attention_chunk,
-    n_multiprocessors). The flags always allow strides of 0, since in torch they are always
-    meant."""
-    softmax_scale, causal, left, right, softcap, batch_invariant, chunk, n_multiprocessors = mask
-    flags = _BROADCAST
-    if causal:
-        flags |= _CAUSAL
-    if batch_invariant:
-        flags |= _BATCH_INVARIANT
-    if left == right == -1:
-        left = right = 0
-    else:
-        flags |= _WINDOW
-    if softmax_scale is None:
-        softmax_scale = 0.0  # the C API takes 0 for 1 / sqrt(d_head)
-    elif not _ROUNDS_TO_ZERO < softmax_scale <= _FLOAT32_MAX:
-        softmax_scale = _beyond_float32(softmax_scale)
-    if softcap and not _ROUNDS_TO_ZERO < softcap <= _FLOAT32_MAX:
-        softcap = _beyond_float32(softcap)
-    return flags, left, right, softmax_scale, softcap, chunk, n_multiprocessors
+def _last(values: tuple, batch: int, index: int) -> tuple[int, list]:
+    """Returns the flags and the members of flash_forward_args_t that the last arguments are."""
+    flags, members = 0, []
+    for value, (name, kind, *_) in zip(values, _LAST):
+        if kind is FLAG:
+            flags |= getattr(_abi, f"FLASH_FLAG_{name.upper()}") if value else 0
+        else:
+            members.append(placement.lengths(value, batch, index) if kind is LENGTHS else value)
+    return flags, members
 
 
 def is_scale(softmax_scale: float) -> bool:

@@ -8,8 +8,7 @@ refused.
 
 from __future__ import annotations
 
-import re
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import torch
 from torch import Tensor
@@ -17,64 +16,10 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from . import derivatives
-from .arguments import (
-    NEW_O,
-    NEW_O_AND_LSE,
-    Bias,
-    Mask,
-    Pages,
-    Ragged,
-    Scales,
-    Used,
-    bias_of,
-    pages_of,
-    scales_of,
-)
 from .combine import combine
 from .forward import forward, lse_shape
+from .schemas import ARGUMENTS, call_maker, names_of
 
-_QKV = "Tensor q, Tensor k, Tensor v"
-_OPTIONS = (
-    "float? softmax_scale=None, bool causal=False, SymInt window_left=-1, SymInt window_right=-1, "
-    "float softcap=0.0, bool batch_invariant=False, Tensor? k_descale=None, "
-    "Tensor? v_descale=None, Tensor? sinks=None, Tensor? seqused_q=None"
-)
-_BIAS = (
-    "Tensor? alibi_slopes=None, Tensor? attn_mask=None, Tensor? mask_bits=None, "
-    "SymInt? mask_keys=None"
-)
-_LAST = "SymInt attention_chunk=0, Tensor? leftpad_k=None, int n_multiprocessors=0"
-PAGES = (
-    "Tensor? page_table=None, Tensor? v_page_table=None, Tensor? page_indptr=None, "
-    "Tensor? page_rows=None"
-)
-# ARGUMENTS holds the arguments of each operator, without those for its outputs.
-ARGUMENTS = {
-    "fwd": f"{_QKV}, {_OPTIONS}, Tensor? seqused_k=None, {_BIAS}, {_LAST}",
-    "varlen_fwd": f"{_QKV}, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, SymInt? max_seqlen_q, "
-    f"SymInt? max_seqlen_k, {PAGES}, {_OPTIONS}, Tensor? seqused_k=None, {_BIAS}, {_LAST}",
-    "decode": f"{_QKV}, Tensor seqused_k, {PAGES}, SymInt? max_seqlen_k=None, {_OPTIONS}, {_BIAS}, "
-    f"{_LAST}",
-    "combine": "Tensor o_partial, Tensor lse_partial, Tensor? sinks=None",
-}
-
-
-def names_of(arguments: str) -> list[str]:
-    """Returns the names of the arguments of a schema."""
-    return re.findall(r" (\w+)(?:=|,|$)", arguments)
-
-
-def tensors_of(arguments: str) -> list[tuple[int, str]]:
-    """Returns the place and the name of each argument of a schema that is a tensor."""
-    return [
-        (i, names_of(f" {argument}")[0])
-        for i, argument in enumerate(arguments.split(", "))
-        if argument.startswith("Tensor")
-    ]
-
-
-TENSORS = {name: tensors_of(arguments) for name, arguments in ARGUMENTS.items()}
-_AFTER_PAGES = names_of(f"{_OPTIONS}, {_BIAS}, {_LAST}")  # of decode
 # Compilers must hand tensors over with the strides that they would have without compiling: strides
 # decide whether a call is possible at all, and how fast it is.
 TAGS = [
@@ -87,120 +32,34 @@ _CAST = (torch.float32, torch.float16, torch.bfloat16)
 LIBRARY = torch.library.Library("flashattn", "DEF")  # its operators live as long as it does
 
 
-# ---- From an operator's arguments to those of forward(), but for the outputs ----
-
-_Call = tuple[
-    Tensor,
-    Tensor,
-    Tensor,
-    Mask,
-    Optional[Used],
-    Optional[Scales],
-    Optional[Tensor],
-    Optional[Ragged],
-    Optional[Pages],
-    Optional[Bias],
-]
-
-
-def _fwd(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> _Call:
-    *options, bias = _options(*options)
-    return q, k, v, *options, None, None, bias
-
-
-def _varlen_fwd(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    max_seqlen_q: int | None,
-    max_seqlen_k: int | None,
-    page_table: Tensor | None = None,
-    v_page_table: Tensor | None = None,
-    page_indptr: Tensor | None = None,
-    page_rows: Tensor | None = None,
-    *options: Any,
-) -> _Call:
-    ragged = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
-    pages = pages_of(page_table, v_page_table, page_indptr, page_rows)
-    *options, bias = _options(*options)
-    return q, k, v, *options, ragged, pages, bias
-
-
-def _decode(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    seqused_k: Tensor,
-    page_table: Tensor | None = None,
-    v_page_table: Tensor | None = None,
-    page_indptr: Tensor | None = None,
-    page_rows: Tensor | None = None,
-    max_seqlen_k: int | None = None,
-    *options: Any,
-) -> _Call:
-    *options, bias = _options(**dict(zip(_AFTER_PAGES, options)), seqused_k=seqused_k)
-    ragged = None if max_seqlen_k is None else (None, None, None, max_seqlen_k)
-    pages = pages_of(page_table, v_page_table, page_indptr, page_rows)
-    return q, k, v, *options, ragged, pages, bias
-
-
-def _options(
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_left: int = -1,
-    window_right: int = -1,
-    softcap: float = 0.0,
-    batch_invariant: bool = False,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    sinks: Tensor | None = None,
-    seqused_q: Tensor | None = None,
-    seqused_k: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    attn_mask: Tensor | None = None,
-    mask_bits: Tensor | None = None,
-    mask_keys: int | None = None,
-    attention_chunk: int = 0,
-    leftpad_k: Tensor | None = None,
-    n_multiprocessors: int = 0,
-) -> tuple[Mask, Used | None, Scales | None, Tensor | None, Bias | None]:
-    mask = softmax_scale, causal, window_left, window_right, softcap, batch_invariant
-    used = None
-    if not seqused_q is seqused_k is leftpad_k is None:
-        used = seqused_q, seqused_k, leftpad_k
-    scales = scales_of(k_descale, v_descale)
-    bias = bias_of(alibi_slopes, attn_mask, mask_bits, mask_keys)
-    return (*mask, attention_chunk, n_multiprocessors), used, scales, sinks, bias
-
-
-def _combine(
-    o_partial: Tensor, lse_partial: Tensor, sinks: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    return o_partial, lse_partial, sinks
-
-
 # ---- Kernels ----
 
 
-def _kernels(call: Callable, grouped: Callable) -> dict[str, Callable]:
-    """Returns the kernel of each overload, by the overload's suffix. `grouped` makes arguments of
-    `call` from the operator's."""
+def _kernels(run: Callable) -> dict[str, Callable]:
+    """Returns the kernel of each overload, by the overload's suffix. `run` takes an operator's
+    arguments as a tuple, and its outputs: out, lse, return_lse, out_dtype."""
 
     def default(*arguments: Any, out_dtype: torch.dtype | None = None) -> Tensor:
-        outputs = NEW_O if out_dtype is None else (None, None, False, out_dtype)
-        return call(*grouped(*arguments), outputs)[0]
+        return run(arguments, None, None, False, out_dtype)[0]
 
     def with_lse(*arguments: Any, out_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-        outputs = NEW_O_AND_LSE if out_dtype is None else (None, None, True, out_dtype)
-        return call(*grouped(*arguments), outputs)
+        return run(arguments, None, None, True, out_dtype)
 
     def into(*arguments: Any, out: Tensor, lse: Tensor | None = None) -> None:
-        call(*grouped(*arguments), (out, lse, False, None))
+        run(arguments, out, lse, False, None)
         note_written(out, lse)
 
     return {"": default, ".lse": with_lse, ".out": into}
+
+
+def _attention(name: str) -> Callable:
+    make = call_maker(name)
+    return lambda arguments, *outputs: forward(make(arguments, *outputs))
+
+
+def _combine(arguments: tuple, *outputs: Any) -> tuple[Tensor, Tensor | None]:
+    o_partial, lse_partial, sinks = (*arguments, None)[:3]
+    return combine(o_partial, lse_partial, sinks, outputs)
 
 
 def note_written(*written: Tensor | None) -> None:
@@ -305,9 +164,9 @@ def _define(name: str) -> None:
     LIBRARY.define(f"{name}.out{of_given} -> ()", tags=TAGS)
 
 
-def _implement(name: str, call: Callable, grouped: Callable) -> None:
+def _implement(name: str, run: Callable) -> None:
     shapes = _shapes(name)
-    for overload, kernel in _kernels(call, grouped).items():
+    for overload, kernel in _kernels(run).items():
         operator = name + overload
         for key in ("CPU", "CUDA"):
             LIBRARY.impl(operator, kernel, key)
@@ -318,11 +177,6 @@ def _implement(name: str, call: Callable, grouped: Callable) -> None:
                 LIBRARY.impl(operator, _autocast(operator, device_type), key)
 
 
-for _name, _call, _grouped in (
-    ("fwd", forward, _fwd),
-    ("varlen_fwd", forward, _varlen_fwd),
-    ("decode", forward, _decode),
-    ("combine", combine, _combine),
-):
+for _name in ARGUMENTS:
     _define(_name)
-    _implement(_name, _call, _grouped)
+    _implement(_name, _combine if _name == "combine" else _attention(_name))

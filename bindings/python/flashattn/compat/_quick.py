@@ -35,10 +35,10 @@ def attend(
 ) -> Any:
     """Returns O of padded q, k and v, or of a cache with these lengths, or (O, LSE)."""
     scale, causal, (left, right), softcap, chunk = mask
+    pages = None if table is None else (table, None, None, None)
     return extension.forward(
-        q, k, v, scale, causal, max(left, -1), max(right, -1), max(chunk, 0), max(softcap, 0.0),
-        False, 0, None, None, lengths, None, None, None, None, None, None, None, table, None, None,
-        None, None, None, return_lse,
+        q, k, v, None, None, return_lse, None, None, pages, None, scale, causal, max(left, -1),
+        max(right, -1), max(softcap, 0.0), False, None, None, None, None, lengths, max(chunk, 0),
     )  # fmt: skip
 
 

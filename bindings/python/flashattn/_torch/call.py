@@ -1,0 +1,63 @@
+"""This module says where each argument lies in a call of attention: one tuple, which goes from
+torch_ops or an operator to the extension or forward(). There are no names in it, since a dictionary
+would take a good part of a call's time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _abi
+from .._arguments import ATTENTION, FLAG, MEMBERS, OUTPUTS, WINDOW, Argument, names_of
+
+# Call holds q, k, v, the outputs, the groups, and the other arguments of _arguments.ATTENTION in
+# that order, the two numbers of a window apart. A group is a tuple, or None where a call has none of
+# it: such calls are the most.
+Call = tuple[Any, ...]
+GROUPS = {group: names_of(group) for group in ("ragged", "pages", "bias")}
+
+
+def options_of(argument: Argument) -> list[tuple[str, Any]]:
+    """Returns the names and defaults that an argument has in a call."""
+    if argument.kind is WINDOW:
+        return list(zip(("window_left", "window_right"), argument.default))
+    return [(argument.name, argument.default)]
+
+
+_OPTIONS = [
+    option
+    for argument in (*OUTPUTS, *ATTENTION)
+    if argument.group not in GROUPS
+    for option in options_of(argument)
+]
+_AT_GROUPS = 3 + len(OUTPUTS)
+# NAMES holds what lies in the places of a call.
+NAMES = ("q", "k", "v", *(name for name, _ in _OPTIONS))
+NAMES = (*NAMES[:_AT_GROUPS], *GROUPS, *NAMES[_AT_GROUPS:])
+PLACES = {name: place for place, name in enumerate(NAMES)}
+DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(name for names in GROUPS.values() for name in names),
+    **dict(_OPTIONS),
+}
+
+
+def named(call: Call) -> dict[str, Any]:
+    """Returns all arguments of a call by their names."""
+    given = dict(zip(NAMES, call))
+    for group, names in GROUPS.items():
+        given.update(zip(names, given.pop(group) or (None,) * len(names)))
+    return given
+
+
+# What becomes a member of flash_forward_args_t by itself, for the extension: the place, the letter
+# of its kind, and the offset of the member, or the flag.
+MEMBERS_OF_CALL = tuple(
+    (
+        PLACES[name],
+        ord(kind.member),
+        getattr(_abi, f"FLASH_FLAG_{name.upper()}")
+        if kind is FLAG
+        else getattr(_abi.flash_forward_args_t, name).offset,
+    )
+    for name, kind, *_ in MEMBERS
+)

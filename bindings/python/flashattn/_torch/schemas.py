@@ -1,0 +1,102 @@
+"""This module has the schemas of the operators of attention, and leads their arguments into a call
+and out of one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Any, Callable
+
+from .._arguments import ATTENTION, OUTPUTS
+from . import call
+from .call import Call
+
+_QKV = ("Tensor q", "Tensor k", "Tensor v")
+
+
+def _optional(*groups: str) -> tuple[str, ...]:
+    """Returns the arguments of these groups as a schema has them."""
+    return tuple(
+        f"{argument.kind.schema} {name}={default}"
+        for argument in ATTENTION
+        if argument.group in groups
+        for name, default in call.options_of(argument)
+    )
+
+
+_RAGGED, _PAGES = _optional("ragged"), _optional("pages")
+_OTHERS = _optional(*{argument.group for argument in ATTENTION} - {"ragged", "pages"})
+_SEQUSED_K, _MAX_SEQLEN_K = "Tensor? seqused_k=None", "SymInt? max_seqlen_k=None"
+PAGES = ", ".join(_PAGES)
+# ARGUMENTS holds the arguments of each operator, without those for its outputs.
+ARGUMENTS = {
+    "fwd": ", ".join((*_QKV, *_OTHERS)),
+    "varlen_fwd": ", ".join(
+        (*_QKV, *(argument.partition("=")[0] for argument in _RAGGED), *_PAGES, *_OTHERS)
+    ),
+    "decode": ", ".join(
+        (
+            *_QKV,
+            "Tensor seqused_k",
+            *_PAGES,
+            _MAX_SEQLEN_K,
+            *(argument for argument in _OTHERS if argument != _SEQUSED_K),
+        )
+    ),
+    "combine": "Tensor o_partial, Tensor lse_partial, Tensor? sinks=None",
+}
+
+
+def names_of(arguments: str) -> list[str]:
+    """Returns the names of the arguments of a schema."""
+    return re.findall(r" (\w+)(?:=|,|$)", arguments)
+
+
+def tensors_of(arguments: str) -> list[tuple[int, str]]:
+    """Returns the place and the name of each argument of a schema that is a tensor."""
+    return [
+        (i, names_of(f" {argument}")[0])
+        for i, argument in enumerate(arguments.split(", "))
+        if argument.startswith("Tensor")
+    ]
+
+
+TENSORS = {name: tensors_of(arguments) for name, arguments in ARGUMENTS.items()}
+NAMES = {name: names_of(arguments) for name, arguments in ARGUMENTS.items()}
+
+
+def call_maker(operator: str) -> Callable[..., Call]:
+    """Returns a function of an operator's arguments, of which torch leaves out the last ones that
+    have their defaults, and of the outputs in their order: it returns the call."""
+    names = NAMES[operator]
+    defaults = tuple(call.DEFAULTS.get(name) for name in names)
+    given = [*names, *(argument.name for argument in OUTPUTS)]
+
+    def take(wanted: Iterable[str]) -> itemgetter:
+        """Returns what takes these out of the given ones, and None, the last one, for others."""
+        return itemgetter(*(given.index(x) if x in given else len(given) for x in wanted))
+
+    def take_group(group: tuple[str, ...]) -> Callable[[tuple], tuple | None]:
+        members = take(group)
+        if set(group) & set(names):
+            return lambda all_given: _group(members(all_given))
+        return lambda all_given: None
+
+    ragged, pages, bias = map(take_group, call.GROUPS.values())
+    others = take(name for name in call.NAMES if name not in call.GROUPS)
+    first = call.PLACES["ragged"]
+
+    def make(arguments: tuple, *outputs: Any) -> Call:
+        x = (*arguments, *defaults[len(arguments) :], *outputs, None)
+        plain = others(x)
+        return (*plain[:first], ragged(x), pages(x), bias(x), *plain[first:])
+
+    return make
+
+
+def _group(values: tuple) -> tuple | None:
+    for value in values:
+        if value is not None:
+            return values
+    return None
