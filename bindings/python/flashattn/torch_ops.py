@@ -91,6 +91,8 @@ def flash_attn_func(
         found = extension.forward(*call)
         if found is not None:
             return found if out is lse is None else _noted(found, out, lse)
+    if k_descale is v_descale is None and direct.is_possible(q, k, v):
+        return _results(forward(call), out, lse)
     return _attend("fwd" if pages is None else "decode", call)
 
 
@@ -148,6 +150,8 @@ def flash_attn_varlen_func(
         found = extension.forward(*call)
         if found is not None:
             return found if out is lse is None else _noted(found, out, lse)
+    if k_descale is v_descale is None and direct.is_possible(q, k, v):
+        return _results(forward(call), out, lse)
     return _attend("varlen_fwd", call)
 
 
@@ -251,16 +255,16 @@ def _noted(found: Any, *written: Tensor | None) -> Any:
 
 
 def _attend(operator: str, call: Call) -> Any:
-    """Computes attention by a call of the library, or by this operator where torch has to see
-    it."""
-    q, k, v, out, lse = call[:5]
+    """Computes attention with scales by a call of the library, or by this operator where torch has
+    to see it."""
+    q, k, v, out, lse, return_lse, out_dtype = call[:7]
     if not call[_K_DESCALE] is call[_V_DESCALE] is None:
         call = _with_arrays_of_scales(call)
-    if direct.is_possible(q, k, v):
-        return _results(forward(call), out, lse)
+        if direct.is_possible(q, k, v):
+            return _results(forward(call), out, lse)
     given = named(call)
     arguments = tuple(given[name] for name in schemas.NAMES[operator])
-    return _record(operator, arguments, call[3:7])
+    return _record(operator, arguments, (out, lse, return_lse, out_dtype))
 
 
 def _results(results: tuple[Tensor, Tensor | None], *written: Tensor | None) -> Any:

@@ -1,0 +1,181 @@
+"""Attention's public functions, the C struct and the docstrings have the arguments of one list,
+flashattn._arguments, and pass all of them on."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import flashattn
+import pytest
+from flashattn import _abi, _arguments, _attention, _problem
+from flashattn._arguments import ATTENTION, FLAG, FOR_ALL_ARRAYS, LENGTHS, MEMBERS, OUTPUTS
+
+PADDED = [argument for argument in ATTENTION if argument.group != "ragged"]
+FUNCTIONS = {"flash_attn_func": PADDED, "flash_attn_varlen_func": list(ATTENTION)}
+# Arguments without which a ragged call makes no sense.
+REQUIRED = {"cu_seqlens_q", "max_seqlen_q"}
+# What operators have had since they were published.
+OPERATORS = {
+    "fwd": "softmax_scale causal window_left window_right softcap batch_invariant k_descale "
+    "v_descale sinks seqused_q seqused_k alibi_slopes attn_mask mask_bits mask_keys "
+    "attention_chunk leftpad_k n_multiprocessors",
+    "varlen_fwd": "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k page_table v_page_table "
+    "page_indptr page_rows softmax_scale causal window_left window_right softcap batch_invariant "
+    "k_descale v_descale sinks seqused_q seqused_k alibi_slopes attn_mask mask_bits mask_keys "
+    "attention_chunk leftpad_k n_multiprocessors",
+    "decode": "seqused_k page_table v_page_table page_indptr page_rows max_seqlen_k softmax_scale "
+    "causal window_left window_right softcap batch_invariant k_descale v_descale sinks seqused_q "
+    "alibi_slopes attn_mask mask_bits mask_keys attention_chunk leftpad_k n_multiprocessors",
+}
+
+
+def _keywords(function: Any) -> dict[str, tuple[Any, str]]:
+    """Returns the defaults and the types of a function's arguments behind q, k and v."""
+    parameters = list(inspect.signature(function).parameters.values())
+    assert [parameter.name for parameter in parameters[:3]] == ["q", "k", "v"]
+    assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters[3:])
+    return {x.name: (x.default, x.annotation) for x in parameters[3:]}
+
+
+def _expected(name: str, for_torch: bool) -> dict[str, tuple[Any, str]]:
+    expected = {}
+    for argument in (*FUNCTIONS[name], *OUTPUTS):
+        is_required = name == "flash_attn_varlen_func" and argument.name in REQUIRED
+        default = inspect.Parameter.empty if is_required else argument.default
+        annotation = argument.kind.annotation
+        if not for_torch:
+            annotation = "Any" if argument.kind.is_array else annotation
+            annotation = annotation.replace("torch.dtype", "str")
+        expected[argument.name] = default, annotation
+    return expected if for_torch else {**expected, **FOR_ALL_ARRAYS}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_for_all_arrays_have_the_list(name: str) -> None:
+    assert _keywords(getattr(flashattn, name)) == _expected(name, for_torch=False)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_for_torch_have_the_list(name: str) -> None:
+    pytest.importorskip("torch")
+    from flashattn import torch_ops
+
+    assert _keywords(getattr(torch_ops, name)) == _expected(name, for_torch=True)
+
+
+def test_every_argument_is_explained() -> None:
+    """Once, in the docstring of the first function that has it."""
+    lines = re.findall(r"^    (\w+)  +\S", flashattn.flash_attn_func.__doc__ or "", re.MULTILINE)
+    of_padded = [name for name in lines if name not in ("q", "k", "v")]
+    assert sorted(of_padded) == sorted(_keywords(flashattn.flash_attn_func))
+    ragged = flashattn.flash_attn_varlen_func.__doc__ or ""
+    for name in _arguments.names_of("ragged"):
+        assert re.search(rf"^    {name}  +\S", ragged, re.MULTILINE), name
+
+
+def test_members_are_those_of_the_struct() -> None:
+    """Their defaults are 0, and the last ones follow d_head_v in the order of the list."""
+    args = _abi.flash_forward_args_t()
+    fields = [name for name, _ in args._fields_ if not name.startswith("reserved")]
+    last = fields[fields.index("d_head_v") + 1 :]
+    names = [argument.name for argument in MEMBERS if argument.kind is not FLAG]
+    assert [name for name in names if name in last] == last == names[-len(last) :]
+    for name, default, number in _problem._NUMBERS:
+        assert not number(name, default), name
+    for argument in MEMBERS:
+        if argument.kind is FLAG:
+            assert getattr(_abi, f"FLASH_FLAG_{argument.name.upper()}") and not argument.default
+        else:
+            assert not getattr(args, argument.name), argument.name
+        if argument.kind is LENGTHS:
+            assert argument.default is None
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_for_all_arrays_pass_all_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Seen(Exception):
+        pass
+
+    def take(**given: Any) -> None:
+        raise Seen(given)
+
+    monkeypatch.setattr(_attention, "Problem", take)
+    function = getattr(flashattn, name)
+    values = {x: object() for x in inspect.signature(function).parameters}
+    with pytest.raises(Seen) as raised:
+        function(**values)
+    own = {"out", "lse", "return_lse", "workspace", "config"}
+    assert raised.value.args[0] == {x: value for x, value in values.items() if x not in own}
+
+
+def test_what_is_no_argument_is_refused() -> None:
+    with pytest.raises(TypeError, match="'casual' is no argument"):
+        flashattn.select_config(None, None, None, casual=True)
+
+
+# ---- torch ----
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_for_torch_put_each_argument_into_its_place(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    from flashattn import torch_ops
+    from flashattn._torch import call, extension
+
+    given: list[tuple] = []
+    monkeypatch.setattr(extension, "forward", lambda *arguments: given.append(arguments) or given)
+    monkeypatch.setattr(torch_ops, "_noted", lambda *_: None)
+    values = {x: object() for x in _keywords(getattr(torch_ops, name))}
+    window = object(), object()
+    q, k, v = object(), object(), object()
+    getattr(torch_ops, name)(q, k, v, **{**values, "window_size": window})
+    values.update(q=q, k=k, v=v, window_left=window[0], window_right=window[1])
+    del values["window_size"]
+    found = call.named(given[0])
+    assert {x: value for x, value in found.items() if value is not None} == values
+    assert set(found) - set(values) == (
+        set(_arguments.names_of("ragged")) if name == "flash_attn_func" else set()
+    )
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_operators_keep_their_order(operator: str) -> None:
+    """Programs and saved graphs name arguments of operators by their places: new ones come last."""
+    torch = pytest.importorskip("torch")
+    import flashattn.torch_ops  # noqa: F401
+
+    schema = getattr(torch.ops.flashattn, operator).default._schema
+    names = [argument.name for argument in schema.arguments]
+    known = ["q", "k", "v", *OPERATORS[operator].split()]
+    assert names[: len(known)] == known and names[-1] == "out_dtype"
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_call_of_an_operator_has_all_its_arguments(operator: str) -> None:
+    pytest.importorskip("torch")
+    from flashattn._torch import call, schemas
+
+    values = {name: object() for name in schemas.NAMES[operator]}
+    outputs = [object() for _ in OUTPUTS]
+    made = call.named(schemas.call_maker(operator)(tuple(values.values()), *outputs))
+    values.update(zip((argument.name for argument in OUTPUTS), outputs))
+    assert {name: value for name, value in made.items() if value is not None} == values
+    least = made["q"], made["k"], made["v"], made["seqused_k"]
+    plain = schemas.call_maker("fwd")(least[:3], None, None, False, None)
+    assert call.named(plain) == {**call.DEFAULTS, **dict(zip("qkv", least))}
+
+
+def test_last_arguments_are_read_by_their_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from flashattn._torch import forward
+
+    lengths = torch.tensor([1, 2], dtype=torch.int32)
+    flag = _arguments.Argument("causal", FLAG, False, "mask")
+    monkeypatch.setattr(forward, "_LAST", [*forward._LAST, flag])
+    found = forward._last((7, lengths, 3, True), 2, -1)
+    assert found == (_abi.FLASH_FLAG_CAUSAL, [7, lengths.data_ptr(), 3])
+    assert forward._last((*forward._NO_LAST, False), 2, -1) == (0, forward._NO_MEMBERS)
