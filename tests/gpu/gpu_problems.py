@@ -17,7 +17,7 @@ from expectation import Expected, assert_agrees
 from flashattn import Arch, DType, Feature, Kernel, latent
 from memory import E4M3, LATENT, dtype_of
 from paging import PagedProblem, make_pages
-from problems import AttentionProblem, fill_unused, make_inputs
+from problems import LENGTHS_OF_A_CALL, AttentionProblem, fill_unused, make_inputs
 
 DTYPES = ("float16", "bfloat16")
 # Types of K and V, and head dimensions, that reach kernels of every family.
@@ -133,7 +133,7 @@ def device_shapes(p: AttentionProblem) -> list[torch.Tensor]:
 def device_options(p: AttentionProblem) -> dict[str, object]:
     """Returns keywords of flash_attn_varlen_func, whose arrays are in device memory."""
     options = p.call_options()
-    for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k"):
+    for name in ("cu_seqlens_q", "cu_seqlens_k", *LENGTHS_OF_A_CALL):
         options[name] = lengths(options[name])
     for name in ("k_descale", "v_descale", "sinks", "alibi_slopes", "attn_mask", "mask_bits"):
         if isinstance(options.get(name), np.ndarray):

@@ -17,6 +17,7 @@ from bias_cases import BiasCase
 from expectation import Expected, assert_agrees, expected_of
 from flashattn import config as flash_config
 from flashattn import latent
+from flashattn._arguments import ATTENTION, LENGTHS
 from flashattn._library import check as check_status
 from flashattn._library import library
 from flashattn._problem import Problem as CallArguments
@@ -27,6 +28,7 @@ from memory import E4M3, LATENT, Guarded, GuardedBytes, arrange, dtype_of
 FEWEST_ROWS = 32
 FEWEST_ELEMENTS = 1000
 
+LENGTHS_OF_A_CALL = [argument.name for argument in ATTENTION if argument.kind is LENGTHS]
 VALUES = ("normal", "wide", "one_large_key", "identical_keys", "growing")
 
 
@@ -219,7 +221,7 @@ def _make_call(
 def _lengths(p: AttentionProblem) -> dict[str, np.ndarray]:
     """Returns the lengths that the problem has, each in memory of its own."""
     layout = "at_begin" if p.layouts[0] == "at_begin" else "contiguous"
-    names = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k")
+    names = ("cu_seqlens_q", "cu_seqlens_k", *LENGTHS_OF_A_CALL)
     values = {name: getattr(p, name) for name in names if getattr(p, name) is not None}
     return {name: arrange(np.array(x, np.int32), layout) for name, x in values.items()}
 

@@ -141,6 +141,7 @@ def test_lse_and_layouts(package: Any, dtype: torch.dtype, monkeypatch: pytest.M
 
 # ---- What it is given ----
 
+
 @pytest.mark.parametrize("name", ["flash_attn_func", "flash_attn_varlen_func", "flash_kv_append"])
 def test_every_argument_reaches_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An argument that it does not know would be left out without a word."""
@@ -157,8 +158,7 @@ def test_every_argument_reaches_it(name: str, monkeypatch: pytest.MonkeyPatch) -
     function = getattr(torch_ops, name)
     monkeypatch.setattr(extension, "append" if "append" in name else "forward", take)
     plain = {
-        parameter.name: object()
-        for parameter in inspect.signature(function).parameters.values()
+        parameter.name: object() for parameter in inspect.signature(function).parameters.values()
     }
     if "window_size" in plain:
         plain["window_size"] = (object(), object())

@@ -12,15 +12,13 @@ import numpy as np
 import pytest
 import torch
 from flashattn import torch_ops
-from flashattn._arguments import ATTENTION, LENGTHS
 from flashattn._torch import extension, registration
 from flashattn._torch.call import DEFAULTS, GROUPS, NAMES, Call
 from memory import Guarded, dtype_of
-from problems import AttentionProblem, make_inputs
+from problems import LENGTHS_OF_A_CALL, AttentionProblem, make_inputs
 
 # By the extension where it is there, without it, and through torch's dispatcher.
 WAYS = ("function", "ctypes", "operator")
-LENGTHS_OF_A_CALL = [argument.name for argument in ATTENTION if argument.kind is LENGTHS]
 _HIDDEN = {"bfloat16": torch.bfloat16, "float8_e4m3fn": torch.float8_e4m3fn}
 
 

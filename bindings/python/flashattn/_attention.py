@@ -333,7 +333,8 @@ def query_support(q: Any, k: Any, v: Any, *, config: ConfigLike = None, **option
 def _attend(given: dict[str, Any]) -> Any:
     """Computes attention for the arguments of flash_attn_func or flash_attn_varlen_func, all of
     them."""
-    q, out, lse, return_lse = given["q"], given.pop("out"), given.pop("lse"), given.pop("return_lse")
+    q, out, lse = given["q"], given.pop("out"), given.pop("lse")
+    return_lse = given.pop("return_lse")
     workspace, config = given.pop("workspace"), given.pop("config")
     problem = Problem(**given)
     if out is None:

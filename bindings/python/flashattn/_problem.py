@@ -372,6 +372,4 @@ _FLAGS = [
     for argument in _arguments.MEMBERS
     if argument.kind is _arguments.FLAG
 ]
-_LENGTHS = [
-    argument.name for argument in _arguments.MEMBERS if argument.kind is _arguments.LENGTHS
-]
+_LENGTHS = [argument.name for argument in _arguments.MEMBERS if argument.kind is _arguments.LENGTHS]

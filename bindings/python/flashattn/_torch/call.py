@@ -10,9 +10,9 @@ from typing import Any
 from .. import _abi
 from .._arguments import ATTENTION, FLAG, MEMBERS, OUTPUTS, WINDOW, Argument, names_of
 
-# Call holds q, k, v, the outputs, the groups, and the other arguments of _arguments.ATTENTION in
-# that order, the two numbers of a window apart. A group is a tuple, or None where a call has none of
-# it: such calls are the most.
+# Call holds q, k, v, the outputs, the groups, and the other arguments of _arguments.ATTENTION, in
+# that order, the two numbers of a window apart. A group is a tuple; most calls have None in its
+# place.
 Call = tuple[Any, ...]
 GROUPS = {group: names_of(group) for group in ("ragged", "pages", "bias")}
 
