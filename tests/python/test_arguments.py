@@ -86,7 +86,7 @@ def test_members_are_those_of_the_struct() -> None:
         assert not number(name, default), name
     for argument in MEMBERS:
         if argument.kind is FLAG:
-            assert getattr(_abi, f"FLASH_FLAG_{argument.name.upper()}") and not argument.default
+            assert argument.flag and not argument.default
         else:
             assert not getattr(args, argument.name), argument.name
         if argument.kind is LENGTHS:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from . import _abi
+
 
 class Kind(NamedTuple):
     """Says what values an argument has.
@@ -50,6 +52,11 @@ class Argument(NamedTuple):
     default: Any
     group: str
 
+    @property
+    def flag(self) -> int:
+        """Gives the flag of the C API that an argument of kind FLAG is."""
+        return getattr(_abi, f"FLASH_FLAG_{self.name.upper()}")
+
 
 # Operators take these by their places: a new one comes last.
 ATTENTION = (
@@ -85,8 +92,7 @@ OUTPUTS = (
     Argument("return_lse", FLAG, False, "outputs"),
     Argument("out_dtype", DTYPE, None, "outputs"),
 )
-# The functions for all arrays have these, and flashattn.torch_ops has not: beside their defaults
-# their types.
+# Only the functions for all arrays have these: their defaults and types.
 FOR_ALL_ARRAYS = {
     "kv_dtype": (None, "str | None"),
     "workspace": (None, "Any"),

@@ -368,7 +368,7 @@ _NUMBERS = [
     if argument.kind in _READERS
 ]
 _FLAGS = [
-    (argument.name, getattr(_abi, f"FLASH_FLAG_{argument.name.upper()}"))
+    (argument.name, argument.flag)
     for argument in _arguments.MEMBERS
     if argument.kind is _arguments.FLAG
 ]

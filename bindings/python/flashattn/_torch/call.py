@@ -53,11 +53,11 @@ def named(call: Call) -> dict[str, Any]:
 # of its kind, and the offset of the member, or the flag.
 MEMBERS_OF_CALL = tuple(
     (
-        PLACES[name],
-        ord(kind.member),
-        getattr(_abi, f"FLASH_FLAG_{name.upper()}")
-        if kind is FLAG
-        else getattr(_abi.flash_forward_args_t, name).offset,
+        PLACES[argument.name],
+        ord(argument.kind.member),
+        argument.flag
+        if argument.kind is FLAG
+        else getattr(_abi.flash_forward_args_t, argument.name).offset,
     )
-    for name, kind, *_ in MEMBERS
+    for argument in MEMBERS
 )

@@ -8,6 +8,7 @@ or another exception. Only then explain.py finds the message.
 from __future__ import annotations
 
 import math
+from operator import is_not
 
 import torch
 from torch import Tensor
@@ -153,7 +154,7 @@ def _forward(frame: ForwardFrame, call: Call) -> tuple[Tensor, Tensor | None]:
     if softcap and not _ROUNDS_TO_ZERO < softcap <= _FLOAT32_MAX:
         softcap = _beyond_float32(softcap)
     members = _NO_MEMBERS
-    if last != _NO_LAST:
+    if any(map(is_not, last, _NO_LAST)):
         more_flags, members = _last(last, batch, index)
         flags |= more_flags
     device, workspace = (_CPU, frame.workspace) if index < 0 else (_CUDA + index, _NO_WORKSPACE)
@@ -306,11 +307,13 @@ def _longest(shape: torch.Size, cu_seqlens: Tensor | None, longest: int | None) 
 def _last(values: tuple, batch: int, index: int) -> tuple[int, list]:
     """Returns the flags and the members of flash_forward_args_t that the last arguments are."""
     flags, members = 0, []
-    for value, (name, kind, *_) in zip(values, _LAST):
-        if kind is FLAG:
-            flags |= getattr(_abi, f"FLASH_FLAG_{name.upper()}") if value else 0
-        else:
-            members.append(placement.lengths(value, batch, index) if kind is LENGTHS else value)
+    for value, argument in zip(values, _LAST):
+        if argument.kind is LENGTHS:
+            members.append(placement.lengths(value, batch, index))
+        elif argument.kind is not FLAG:
+            members.append(value)
+        elif value:
+            flags |= argument.flag
     return flags, members
 
 

@@ -27,23 +27,15 @@ def _optional(*groups: str) -> tuple[str, ...]:
 
 _RAGGED, _PAGES = _optional("ragged"), _optional("pages")
 _OTHERS = _optional(*{argument.group for argument in ATTENTION} - {"ragged", "pages"})
-_SEQUSED_K, _MAX_SEQLEN_K = "Tensor? seqused_k=None", "SymInt? max_seqlen_k=None"
+_WITHOUT_DEFAULTS = tuple(argument.partition("=")[0] for argument in _RAGGED)
+_OTHERS_OF_DECODE = tuple(x for x in _OTHERS if not x.endswith(" seqused_k=None"))
+_OF_DECODE = ("Tensor seqused_k", *_PAGES, _RAGGED[-1], *_OTHERS_OF_DECODE)
 PAGES = ", ".join(_PAGES)
 # ARGUMENTS holds the arguments of each operator, without those for its outputs.
 ARGUMENTS = {
     "fwd": ", ".join((*_QKV, *_OTHERS)),
-    "varlen_fwd": ", ".join(
-        (*_QKV, *(argument.partition("=")[0] for argument in _RAGGED), *_PAGES, *_OTHERS)
-    ),
-    "decode": ", ".join(
-        (
-            *_QKV,
-            "Tensor seqused_k",
-            *_PAGES,
-            _MAX_SEQLEN_K,
-            *(argument for argument in _OTHERS if argument != _SEQUSED_K),
-        )
-    ),
+    "varlen_fwd": ", ".join((*_QKV, *_WITHOUT_DEFAULTS, *_PAGES, *_OTHERS)),
+    "decode": ", ".join((*_QKV, *_OF_DECODE)),
     "combine": "Tensor o_partial, Tensor lse_partial, Tensor? sinks=None",
 }
 
