@@ -316,15 +316,19 @@ def _int64(name: str, value: int) -> int:
     return value
 
 
-def _integer(name: str, value: Any) -> int:
+def _index(name: str, value: Any) -> int:
     try:
-        return _int64(name, operator.index(value))
+        return operator.index(value)
     except TypeError:
         raise ValueError(f"{name} is {value!r}: not an integer") from None
 
 
+def _integer(name: str, value: Any) -> int:
+    return _int64(name, _index(name, value))
+
+
 def _count(name: str, value: Any) -> int:
-    number = _integer(name, value)
+    number = _index(name, value)
     if not 0 <= number < 2**31:
         raise ValueError(f"{name} is {number}: not within 0 ... {2**31 - 1}")
     return number
