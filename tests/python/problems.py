@@ -17,7 +17,7 @@ from bias_cases import BiasCase
 from expectation import Expected, assert_agrees, expected_of
 from flashattn import config as flash_config
 from flashattn import latent
-from flashattn._arguments import ATTENTION, LENGTHS
+from flashattn._argument_list import ATTENTION, LENGTHS
 from flashattn._library import check as check_status
 from flashattn._library import library
 from flashattn._problem import Problem as CallArguments

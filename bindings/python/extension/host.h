@@ -16,7 +16,7 @@
 /* An argument of forward() that becomes one member of flash_forward_args_t, or a flag. */
 typedef struct {
     int32_t place;
-    char kind; /* a letter of Kind.member in _arguments.py */
+    char kind; /* a letter of Kind.member in _argument_list.py */
     union {
         size_t offset; /* of the member */
         uint32_t flag; /* of kind '?' */

@@ -10,7 +10,7 @@ import ctypes
 import operator
 from typing import Any
 
-from . import _abi, _arguments, _stream, _tensor, latent
+from . import _abi, _argument_list, _stream, _tensor, latent
 from ._bias import Mask, Sizes, slopes_view
 from ._paging import Paging
 from ._quant import Quant
@@ -18,7 +18,7 @@ from ._sinks import sinks_view
 from ._tensor import View
 from .device import device_info
 
-_PAGES = _arguments.names_of("pages")
+_PAGES = _argument_list.names_of("pages")
 
 
 class Problem:
@@ -31,12 +31,12 @@ class Problem:
     def __init__(self, q: Any, k: Any, v: Any, **options: Any) -> None:
         """Takes the keywords of flash_attn_func and flash_attn_varlen_func that describe a problem,
         any of them. Raises TypeError for others."""
-        given = _arguments.complete(options)
+        given = _argument_list.complete(options)
         _tensor.check_dtype_name("out_dtype", given["out_dtype"])
         _tensor.check_kv_dtype(given["kv_dtype"])
         self.ragged_q = given["cu_seqlens_q"] is not None
         ragged_k = given["cu_seqlens_k"] is not None
-        arrays = {name: given[name] for name in _arguments.ARRAYS if given[name] is not None}
+        arrays = {name: given[name] for name in _argument_list.ARRAYS if given[name] is not None}
         self.stream = _stream.of_call(q=q, k=k, v=v, **arrays)
         where = [given[name] for name in _PAGES]
         self._is_paged = any(array is not None for array in where)
@@ -361,19 +361,21 @@ def _in_float32(name: str, value: Any) -> float:
 
 
 _READERS = {
-    _arguments.INTEGER: _integer,
-    _arguments.COUNT: _count,
-    _arguments.POSITIVE: _positive,
-    _arguments.CAP: _float32,
+    _argument_list.INTEGER: _integer,
+    _argument_list.COUNT: _count,
+    _argument_list.POSITIVE: _positive,
+    _argument_list.CAP: _float32,
 }
 _NUMBERS = [
     (argument.name, argument.default, _READERS[argument.kind])
-    for argument in _arguments.MEMBERS
+    for argument in _argument_list.MEMBERS
     if argument.kind in _READERS
 ]
 _FLAGS = [
     (argument.name, argument.flag)
-    for argument in _arguments.MEMBERS
-    if argument.kind is _arguments.FLAG
+    for argument in _argument_list.MEMBERS
+    if argument.kind is _argument_list.FLAG
 ]
-_LENGTHS = [argument.name for argument in _arguments.MEMBERS if argument.kind is _arguments.LENGTHS]
+_LENGTHS = [
+    argument.name for argument in _argument_list.MEMBERS if argument.kind is _argument_list.LENGTHS
+]

@@ -4,7 +4,9 @@ tensors, without numpy, DLPack or a view of each argument, and the registration 
 forward          computes attention on tensors
 combine          merges partial results that are tensors
 append           appends new tokens to a cache
-arguments        defines how their arguments are grouped
+call             says where each argument lies in a call of attention
+schemas          has the operators' schemas, and leads their arguments into a call
+arguments        defines how arguments that belong together are grouped
 placement        checks lengths, pages and scales, and passes them on
 structs          holds the C API's structs as formats that are packed in one go
 frame            holds memory that calls reuse (packed structs, a workspace), and launches calls

@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _abi
-from .._arguments import ATTENTION, FLAG, MEMBERS, OUTPUTS, WINDOW, Argument, names_of
+from .._argument_list import ATTENTION, FLAG, MEMBERS, OUTPUTS, WINDOW, Argument, names_of
 
-# Call holds q, k, v, the outputs, the groups, and the other arguments of _arguments.ATTENTION, in
-# that order, the two numbers of a window apart. A group is a tuple; most calls have None in its
-# place.
+# Call holds q, k, v, the outputs, the groups, and the other arguments of ATTENTION, in that order,
+# the two numbers of a window apart. A group is a tuple; most calls have None in its place.
 Call = tuple[Any, ...]
 GROUPS = {group: names_of(group) for group in ("ragged", "pages", "bias")}
 

@@ -9,7 +9,7 @@ from typing import Any, Callable
 import torch
 
 from .. import _append, _attention, _problem
-from .._arguments import ARRAYS
+from .._argument_list import ARRAYS
 from . import foreign
 from .arguments import Outputs, Pages, Places, Queries, Rotary, Scales
 from .call import Call, named

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import _abi
-from .._arguments import FLAG, LENGTHS, MEMBERS
+from .._argument_list import FLAG, LENGTHS, MEMBERS
 from .._bias import Sizes
 from . import explain, placement, structs
 from .arguments import Outputs, Pages, Unsound

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any, Callable
 
-from .._arguments import ATTENTION, OUTPUTS
+from .._argument_list import ATTENTION, OUTPUTS
 from . import call
 from .call import Call
 

@@ -1,17 +1,20 @@
 """Attention's public functions, the C struct and the docstrings have the arguments of one list,
-flashattn._arguments, and pass all of them on."""
+flashattn._argument_list, and pass all of them on."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 import flashattn
 import pytest
-from flashattn import _abi, _arguments, _attention, _problem
-from flashattn._arguments import ATTENTION, FLAG, FOR_ALL_ARRAYS, LENGTHS, MEMBERS, OUTPUTS
+from flashattn import _abi, _argument_list, _attention, _problem
+from flashattn._argument_list import ATTENTION, FLAG, FOR_ALL_ARRAYS, LENGTHS, MEMBERS, OUTPUTS
 
+ROOT = Path(__file__).resolve().parents[2]
+BINDINGS = ROOT / "bindings" / "python"
 PADDED = [argument for argument in ATTENTION if argument.group != "ragged"]
 FUNCTIONS = {"flash_attn_func": PADDED, "flash_attn_varlen_func": list(ATTENTION)}
 # Arguments without which a ragged call makes no sense.
@@ -71,7 +74,7 @@ def test_every_argument_is_explained() -> None:
     of_padded = [name for name in lines if name not in ("q", "k", "v")]
     assert sorted(of_padded) == sorted(_keywords(flashattn.flash_attn_func))
     ragged = flashattn.flash_attn_varlen_func.__doc__ or ""
-    for name in _arguments.names_of("ragged"):
+    for name in _argument_list.names_of("ragged"):
         assert re.search(rf"^    {name}  +\S", ragged, re.MULTILINE), name
 
 
@@ -110,6 +113,15 @@ def test_functions_for_all_arrays_pass_all_on(name: str, monkeypatch: pytest.Mon
     assert raised.value.args[0] == {x: value for x, value in values.items() if x not in own}
 
 
+@pytest.mark.parametrize("name", ["attention_chunk", "leftpad_k", "n_multiprocessors"])
+def test_an_argument_is_named_in_as_many_files_as_the_page_says(name: str) -> None:
+    package, page = BINDINGS / "flashattn", (ROOT / "docs" / "an-argument.md").read_text()
+    files = [*package.glob("_*.py"), package / "torch_ops.py", *(package / "_torch").glob("*.py")]
+    files += (BINDINGS / "extension").glob("*")
+    named = [file.name for file in files if re.search(rf"\b{name}\b", file.read_text())]
+    assert sorted(named) == sorted(re.findall(r"^\d\. `(\w+\.py)`", page, re.MULTILINE))
+
+
 def test_what_is_no_argument_is_refused() -> None:
     with pytest.raises(TypeError, match="'casual' is no argument"):
         flashattn.select_config(None, None, None, casual=True)
@@ -138,7 +150,7 @@ def test_functions_for_torch_put_each_argument_into_its_place(
     found = call.named(given[0])
     assert {x: value for x, value in found.items() if value is not None} == values
     assert set(found) - set(values) == (
-        set(_arguments.names_of("ragged")) if name == "flash_attn_func" else set()
+        set(_argument_list.names_of("ragged")) if name == "flash_attn_func" else set()
     )
 
 
@@ -174,8 +186,9 @@ def test_last_arguments_are_read_by_their_kinds(monkeypatch: pytest.MonkeyPatch)
     from flashattn._torch import forward
 
     lengths = torch.tensor([1, 2], dtype=torch.int32)
-    flag = _arguments.Argument("causal", FLAG, False, "mask")
-    monkeypatch.setattr(forward, "_LAST", [*forward._LAST, flag])
+    rows = {argument.name: argument for argument in MEMBERS}
+    names = ("attention_chunk", "leftpad_k", "n_multiprocessors", "causal")
+    monkeypatch.setattr(forward, "_LAST", [rows[name] for name in names])
     found = forward._last((7, lengths, 3, True), 2, -1)
     assert found == (_abi.FLASH_FLAG_CAUSAL, [7, lengths.data_ptr(), 3])
-    assert forward._last((*forward._NO_LAST, False), 2, -1) == (0, forward._NO_MEMBERS)
+    assert forward._last((0, None, 0, False), 2, -1) == (0, [0, 0, 0])

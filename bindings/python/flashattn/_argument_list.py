@@ -2,7 +2,7 @@
 all arrays, torch's operators, what these call, and the extension.
 
 The public functions have their arguments in `def` lines and docstrings of their own, where editors
-and help() find them; tests/python/test_arguments.py holds those to this list.
+and help() find them; tests/python/test_argument_list.py holds those to this list.
 docs/an-argument.md leads a new argument from the C struct to the command line.
 """
 
