@@ -10,7 +10,7 @@ import ctypes
 import operator
 from typing import Any
 
-from . import _abi, _argument_list, _stream, _tensor, latent
+from . import _abi, _argument_list, _numbers, _stream, _tensor, latent
 from ._bias import Mask, Sizes, slopes_view
 from ._paging import Paging
 from ._quant import Quant
@@ -157,8 +157,8 @@ class Problem:
             ) from None
         if (left, right) != (-1, -1):
             self.args.flags |= _abi.FLASH_FLAG_WINDOW
-            self.args.window_left = _int64("window_size[0]", left)
-            self.args.window_right = _int64("window_size[1]", right)
+            self.args.window_left = _numbers.int64("window_size[0]", left)
+            self.args.window_right = _numbers.int64("window_size[1]", right)
 
     def _set_ragged(self, given: dict[str, Any]) -> None:
         args = self.args
@@ -287,7 +287,7 @@ class Problem:
         if longest is None:
             raise ValueError(f"cu_seqlens_{side} is given without max_seqlen_{side}")
         # No sequence is longer than all together, which the C API cannot see in CUDA memory.
-        return min(_int64(f"max_seqlen_{side}", operator.index(longest)), tensor.shape[0])
+        return min(_numbers.int64(f"max_seqlen_{side}", operator.index(longest)), tensor.shape[0])
 
     def _check_totals(self) -> None:
         """Raises ValueError where cu_seqlens does not fit the tokens of q or k: the C API knows the
@@ -310,25 +310,8 @@ def _same(what: str, name: str, value: object, other_name: str, other: object) -
         raise ValueError(f"{name} has {what} {value}, {other_name} has {other}")
 
 
-def _int64(name: str, value: int) -> int:
-    if not -(2**63) <= value < 2**63:
-        raise ValueError(f"{name} is {value}, which does not fit 64 bits")
-    return value
-
-
-def _index(name: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name} is {value!r}: not an integer") from None
-
-
-def _integer(name: str, value: Any) -> int:
-    return _int64(name, _index(name, value))
-
-
 def _count(name: str, value: Any) -> int:
-    number = _index(name, value)
+    number = _numbers.integer(name, value)
     if not 0 <= number < 2**31:
         raise ValueError(f"{name} is {number}: not within 0 ... {2**31 - 1}")
     return number
@@ -361,7 +344,7 @@ def _in_float32(name: str, value: Any) -> float:
 
 
 _READERS = {
-    _argument_list.INTEGER: _integer,
+    _argument_list.INTEGER: _numbers.int64,
     _argument_list.COUNT: _count,
     _argument_list.POSITIVE: _positive,
     _argument_list.CAP: _float32,
