@@ -93,24 +93,26 @@ has_gpu() {
     nvidia-smi -L >/dev/null 2>&1
 }
 
-pip_install() { # list, copy of it to leave when all is installed, pip option...
-    local list=$1 copy=$2
-    shift 2
-    make_venv &&
-        "$PYTHON" -m pip install --quiet --disable-pip-version-check "$@" -r "$list" &&
-        cp "$list" "$copy"
+# Names the file that has the text of a list when all of the list is installed.
+installed_list() { # list
+    echo "$VENV/$(tr / - <<<"$1")"
 }
 
-# Installs a list of Python packages, unless it is the list that was installed before.
+is_installed() { # list
+    "$PYTHON" -c '' 2>/dev/null && cmp -s "$1" "$(installed_list "$1")"
+}
+
+# Installs a list of Python packages. Python compiles what is used of them when it is used.
+pip_install() { # list [pip option...]
+    make_venv &&
+        "$PYTHON" -m pip install --quiet --no-compile --disable-pip-version-check "${@:2}" \
+            -r "$1" &&
+        cp "$1" "$(installed_list "$1")"
+}
+
 install_requirements() { # list [pip option...]
-    local list=$1 copy
-    shift
-    copy=$VENV/$(tr / - <<<"$list")
-    if "$PYTHON" -c '' 2>/dev/null && cmp -s "$list" "$copy"; then
-        return
-    fi
-    run_logged "Python packages of $list" "$LOGS/python-packages.log" \
-        pip_install "$list" "$copy" "$@"
+    ! is_installed "$1" || return 0
+    run_logged "Python packages of $1" "$LOGS/python-packages.log" pip_install "$@"
     return "$STATUS"
 }
 

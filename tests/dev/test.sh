@@ -1,31 +1,32 @@
 # shellcheck shell=bash
 # Chooses the steps of the test, runs them in the order of this list, and sums up.
 
-# Name, the step that must have run before it (or -), what it checks. checks.sh does it.
+# Name, the steps that must have run before it (or -), what it checks. checks.sh does it.
 STEPS='
-format          -        C, CUDA, Python and shell: format and lint
-manifest        -        codegen/ship.manifest is what the generator makes
-build           -        the library and its tests build with gcc
-unit            build    tests in C
-processors      build    tests in C on processors that can do less than this one
-interface       build    header dialects, layout, symbols, ABI
-generator       build    tests of codegen/
-python          build    tests in Python that are fast
-python-long     build    the others: every kernel, many lengths, threads, command line
-tree            build    include rule, documented examples, paths and links, this script
-demo            build    tests of the demo
-consumers       build    find_package, pkg-config, FetchContent, packages
-wheel           -        the wheel for every Linux, its exports and commands
-dist            -        the source release builds without Python, installs, serves a program
-broken-nvcc     -        configuring with a CUDA compiler that fails
-cuda            -        the library with its CUDA kernels
-amx             -        AMX kernels with emulated tiles; pointers that overflow in them
-clang           -        build and tests in C with clang
-address         -        tests in C with address and undefined behaviour sanitizers
-address-python  address  tests in Python with the same
-thread          -        tests of threads with the thread sanitizer
-fuzz            -        each fuzzer for 12 seconds
-aarch64         -        a cross build and tests in C under qemu
+packages        -                 the Python packages of the tests and demos can be installed
+manifest        -                 codegen/ship.manifest is what the generator makes
+build           -                 the library and its tests build with gcc
+format          packages          C, CUDA, Python and shell: format and lint
+unit            build             tests in C
+generator       build,packages    tests of codegen/
+processors      build             tests in C on processors that can do less than this one
+python          build,packages    tests in Python that are fast
+interface       build             header dialects, layout, symbols, ABI
+tree            build,packages    include rule, documented examples, paths and links, this script
+python-long     build,packages    the others: every kernel, many lengths, threads, command line
+demo            build,packages    tests of the demo
+consumers       build             find_package, pkg-config, FetchContent, packages
+wheel           packages          the wheel for every Linux, its exports and commands
+dist            -                 the source release builds without Python, installs, serves a program
+broken-nvcc     -                 configuring with a CUDA compiler that fails
+cuda            packages          the library with its CUDA kernels
+amx             packages          AMX kernels with emulated tiles; pointers that overflow in them
+clang           -                 build and tests in C with clang
+address         -                 tests in C with address and undefined behaviour sanitizers
+address-python  address,packages  tests in Python with the same
+thread          -                 tests of threads with the thread sanitizer
+fuzz            -                 each fuzzer for 12 seconds
+aarch64         -                 a cross build and tests in C under qemu
 '
 QUICK='format manifest build unit interface generator python tree'
 
@@ -33,8 +34,14 @@ all_steps() {
     awk 'NF { print $1 }' <<<"$STEPS"
 }
 
+# Prints the steps that one needs, and those that they need.
 needed_by() { # step
-    awk -v step="$1" '$1 == step && $2 != "-" { print $2 }' <<<"$STEPS"
+    local needs name
+    needs=$(awk -v step="$1" '$1 == step && $2 != "-" { print $2 }' <<<"$STEPS")
+    for name in ${needs//,/ }; do
+        needed_by "$name"
+        echo "$name"
+    done
 }
 
 list_steps() {
@@ -52,7 +59,7 @@ select_steps() { # name...
         *)
             all_steps | grep -qxF -- "$name" ||
                 refuse "there is no step '$name'; ./dev test --list lists them"
-            wanted+="$name $(needed_by "$name") "
+            wanted+="$name $(needed_by "$name" | paste -sd" ") "
             ;;
         esac
     done
@@ -61,22 +68,53 @@ select_steps() { # name...
     done)
 }
 
-N_PASSED=0 SKIPS=() FAILED=()
+# The last tests or files of a step leave processors idle, so two steps run at a time.
+MOST_STEPS=2
+ENDED=' ' N_PASSED=0 SKIPS=() FAILED=()
 
-run_step() { # name
+may_begin() { # step
     local needed
-    needed=$(needed_by "$1")
-    if [[ -n $needed && " ${FAILED[*]} " == *" $needed "* ]]; then
-        echo "$PART$1  FAILED   it needs the step $needed"
-        STATUS=1
-    else
-        run_logged "$1" "$LOGS/$1.log" "step_${1//-/_}"
-    fi
+    for needed in $(needed_by "$1"); do
+        [[ $ENDED == *" $needed "* ]] || return 1
+    done
+}
+
+begin_step() { # name
+    local needed
+    for needed in $(needed_by "$1"); do
+        if [[ " ${FAILED[*]} " == *" $needed "* ]]; then
+            echo "$PART$1  FAILED   it needs the step $needed"
+            FAILED+=("$1")
+            ENDED+="$1 "
+            return
+        fi
+    done
+    begin_run "$1" "$LOGS/$1.log" "step_${1//-/_}"
+}
+
+await_step() {
+    await_run
+    ENDED+="$RAN "
     case $STATUS in
     0) N_PASSED=$((N_PASSED + 1)) ;;
-    "$SKIPPED") SKIPS+=("$1 ($(tail -n 1 "$LOGS/$1.log"))") ;;
-    *) FAILED+=("$1") ;;
+    "$SKIPPED") SKIPS+=("$RAN ($(tail -n 1 "$LOGS/$RAN.log"))") ;;
+    *) FAILED+=("$RAN") ;;
     esac
+}
+
+# Runs the selected steps. The first in the list that may begin is the next.
+run_steps() {
+    local i waiting=("${SELECTED[@]}")
+    while [ $((${#waiting[@]} + ${#RUNS[@]})) -gt 0 ]; do
+        for i in "${!waiting[@]}"; do
+            [ ${#RUNS[@]} -lt $MOST_STEPS ] || break
+            may_begin "${waiting[i]}" || continue
+            printf -v PART '[%2d/%d] ' $((i + 1)) ${#SELECTED[@]}
+            begin_step "${waiting[i]}"
+            unset "waiting[i]"
+        done
+        [ ${#RUNS[@]} -eq 0 ] || await_step
+    done
 }
 
 sum_up() {
@@ -86,14 +124,13 @@ sum_up() {
     for name in "${FAILED[@]}"; do
         echo "failed: $name  log: $LOGS/$name.log"
     done
-    processor_clock
+    processor_clock "$LOGS/times"
     echo "took $(seconds $(($(clock) - BEGIN))), processor $(seconds "$PROCESSOR")"
     echo "$N_PASSED passed, ${#FAILED[@]} failed"
     [ ${#FAILED[@]} -eq 0 ]
 }
 
 run_tests() { # name of a step, or all, quick, --list...
-    local name n=0
     if [ "$*" = --list ]; then
         list_steps
         return
@@ -101,13 +138,6 @@ run_tests() { # name of a step, or all, quick, --list...
     select_steps "$@"
     BEGIN=$(clock)
     install_packages "${TEST_NEEDS[@]}"
-    install_requirements tests/requirements.txt
-    install_demo_requirements chat
-    install_demo_requirements sentence_similarity
-    for name in "${SELECTED[@]}"; do
-        n=$((n + 1))
-        printf -v PART '[%2d/%d] ' $n ${#SELECTED[@]}
-        run_step "$name"
-    done
+    run_steps
     sum_up
 }

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -189,13 +190,79 @@ def test_the_costs_of_all_steps_are_printed_the_dearest_first():
 
 
 def test_a_long_step_shows_how_far_its_build_is(tmp_path):
-    """One turn of the line: what is replaced is the pause after it."""
     log = tmp_path / "build.log"
-    script = '. tests/dev/progress.sh; sleep() { exit; }; show_elapsed "[ 3/23] build" "$1"'
+    script = """. tests/dev/progress.sh; RUNS[$1]="none $SECONDS [ 3/24] build"
+                describe_run "$1"; RUNS=()  # nothing runs that the end of the script would end"""
     log.write_text("-- Configuring done\n")
-    assert "build  0:00  log:" in in_bash(script, str(log))
+    assert "[ 3/24] build  0:00  log:" in in_bash(script, str(log))
     log.write_text("[1/93] Building a\n[2/93] Building b\nnote: of [7/8]\n")
-    assert "[ 3/23] build  0:00  [2/93]  log:" in in_bash(script, str(log))
+    assert "[ 3/24] build  0:00  [2/93]  log:" in in_bash(script, str(log))
+
+
+STEPS_OF_A_TEST = """
+. tests/dev/progress.sh; . tests/dev/test.sh
+LOGS=$1/log STEPS='
+a - -
+b a -
+c - -
+d b,c -
+'
+meet() {  # waits until the other step is there too
+    touch "$LOGS/$1.met"
+    until [ -e "$LOGS/$2.met" ]; do sleep 0.01; done
+}
+note() { echo "$1" >>"$LOGS/order"; }
+step_a() { meet a c; note a; }
+step_b() { note b; ${FAILS:-true}; note after; }
+step_c() { meet c a; until grep -q b "$LOGS/order"; do sleep 0.01; done; note c; }
+step_d() { note d; }
+mkdir "$LOGS"
+select_steps d
+run_steps
+"""
+
+
+def run_of_steps(folder: Path, **environment: str) -> tuple[list[str], list[str]]:
+    """Returns what steps printed where ./dev does, and what they noted in the order of time."""
+    done = subprocess.run(
+        ["bash", "-euc", f"cd {ROOT}; {STEPS_OF_A_TEST}", "bash", folder],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    ended = re.findall(r"(?m)^\[ \d/4\] (\w  (?:ok|FAILED)) ", done.stdout)
+    return ended, (folder / "log/order").read_text().split()
+
+
+def test_steps_run_side_by_side_and_after_those_that_they_need(tmp_path):
+    """The first two wait for each other; the third runs while one of them does."""
+    ended, order = run_of_steps(tmp_path)
+    assert order == ["a", "b", "after", "c", "d"]
+    assert sorted(ended) == ["a  ok", "b  ok", "c  ok", "d  ok"]
+
+
+def test_a_step_whose_need_failed_does_not_run(tmp_path):
+    ended, order = run_of_steps(tmp_path, FAILS="false")
+    assert order == ["a", "b", "c"]
+    assert sorted(ended) == ["a  ok", "b  FAILED", "c  ok", "d  FAILED"]
+
+
+def test_what_runs_ends_with_the_script(tmp_path):
+    """An interruption reaches the programs that a step started, too."""
+    script = f"""
+        cd {ROOT}; . tests/dev/progress.sh; LOGS=$1
+        runs_long() {{ sleep 3600 & echo $! >$LOGS/pid.new; mv $LOGS/pid.new $LOGS/pid; wait; }}
+        run_logged long $LOGS/long.log runs_long"""
+    with subprocess.Popen(["bash", "-euc", script, "bash", tmp_path]) as dev_:
+        pid = tmp_path / "pid"
+        while not pid.exists():
+            time.sleep(0.01)
+        dev_.terminate()
+        assert dev_.wait() == 143
+    sleeper = Path("/proc", pid.read_text().strip(), "status")
+    while sleeper.exists() and "State:\tZ" not in sleeper.read_text():
+        time.sleep(0.01)
 
 
 def test_the_cost_of_a_build_is_summed_by_family(tmp_path):
