@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cache
 
 from .config import Config
@@ -11,29 +10,43 @@ from .sets import ship
 
 
 def values_of(config: Config) -> set[tuple]:
-    """Returns each value of a field that a configuration has, with its family."""
-    return {(config.arch, field, getattr(config, field)) for field in FIELDS}
+    """Returns each value of a field that a configuration has, with its family; d_head and d_head_v
+    are one, because kernels where they differ have code of their own."""
+    values = {field: getattr(config, field) for field in FIELDS}
+    values["d_head"] = values["d_head"], values.pop("d_head_v")
+    return {(config.arch, *value) for value in values.items()}
 
 
 @cache
 def values() -> tuple[Config, ...]:
     """Returns few of the shipped kernels, such that every value of a field that a family has in one
-    kernel is in one of these too: every type, head dimension, class of features and tactic."""
+    kernel is in one of these too: every type, head dimension, class of features and tactic. None of
+    them can be left out, and where there is a choice they are in few files, each of which takes its
+    time for the headers."""
     candidates = {config: values_of(config) for config in sorted(ship())}
     missing = set().union(*candidates.values())
     chosen: list[Config] = []
     while missing:
-        in_files = Counter(map(_file_of, chosen))
+        files = set(map(_file_of, chosen))
         best = max(
             candidates,
-            key=lambda config: (len(candidates[config] & missing), -in_files[_file_of(config)]),
+            key=lambda config: (len(candidates[config] & missing), _file_of(config) in files),
         )
         missing -= candidates.pop(best)
         chosen.append(best)
-    return tuple(chosen)
+    return _without_superfluous(chosen)
+
+
+def _without_superfluous(configs: list[Config]) -> tuple[Config, ...]:
+    """Returns the configurations without those all of whose values others have."""
+    needed = list(configs)
+    for config in configs:
+        others = [other for other in needed if other != config]
+        if values_of(config) <= set().union(*map(values_of, others)):
+            needed = others
+    return tuple(needed)
 
 
 def _file_of(config: Config) -> tuple:
-    """What the kernels of a file have in common where FLASH_GROUP_CUDA_KERNELS joins them. Files of
-    about as many kernels end at about the same time."""
+    """Returns a key that is the same only for kernels of one file (cmake/cuda.cmake)."""
     return config.arch, config.dtype, config.operand_dtype, config.d_head, config.d_head_v

@@ -13,6 +13,12 @@ def test_values_has_few_kernels_with_every_value_of_ship():
     assert not missing.difference(*map(values_of, values()))
 
 
+def test_none_of_values_can_be_left_out():
+    for config in values():
+        others = set().union(*(values_of(other) for other in values() if other != config))
+        assert not values_of(config) <= others
+
+
 def test_it_can_be_selected_by_its_name():
     assert set(SETS) == {*NAMED, "values"}
     assert select("values") == sorted(values())
