@@ -7,9 +7,10 @@
 # A developer's build has tests, and warnings are errors. CUDA kernels take minutes, and are left out
 # unless an option says otherwise.
 configure() { # folder below build/, CMake option...
-    local folder=build/$1
+    local folder=build/$1 launcher=$PWD/tests/dev/hasty_cc.sh
     shift
-    cmake --preset dev -B "$folder" -DFLASH_CUDA=OFF "$@"
+    CMAKE_C_COMPILER_LAUNCHER=$launcher${CMAKE_C_COMPILER_LAUNCHER:+;$CMAKE_C_COMPILER_LAUNCHER} \
+        cmake --preset dev -B "$folder" -DFLASH_CUDA=OFF "$@"
 }
 
 compile() { # folder below build/, [target...]
