@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from memory import DTYPES, E4M3, LAYOUTS
 from problems import VALUES, AttentionProblem
 
+
+def examples(n: int) -> int:
+    """Returns how many examples a property has: half of n where memory is watched, which makes each
+    of them take several times as long."""
+    return n // 2 if "libasan" in os.environ.get("LD_PRELOAD", "") else n
+
+
 # With print_blob a failure prints the blob that replays it. Without a database a run leaves no
 # files.
 random_problems = settings(
-    max_examples=400,
+    max_examples=examples(400),
     deadline=None,
     print_blob=True,
     database=None,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from memory import DTYPES, E4M3, Guarded, GuardedBytes
 from paging import KINDS, PagedProblem, run_paged
 from problems import AttentionProblem, configs_for, make_inputs, run
-from strategies import random_problems
+from strategies import examples, random_problems
 
 HUGE = 2**62 + 8
 ONE = AttentionProblem(1, 40, 300, 1, 1, 64, causal=True)
@@ -142,7 +142,7 @@ def dense_problems(draw: st.DrawFn) -> AttentionProblem:
     return p
 
 
-@settings(random_problems, max_examples=300)
+@settings(random_problems, max_examples=examples(300))
 @given(dense_problems(), st.data())
 def test_bits_do_not_depend_on_where_keys_lie(p: AttentionProblem, data: st.DataObject) -> None:
     q, k, v = make_inputs(p)
