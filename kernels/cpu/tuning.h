@@ -25,7 +25,7 @@ enum {
      * are 0.91 to 1.00 times as fast, 32 are 0.90 to 1.08 (Emerald Rapids, "Some queries and many
      * keys"). */
     SPLIT_ROW_KEYS = 16,
-    /* The same where a task has several blocks of B_r rows
+    /* Minimum keys of a split per packed row where a task has several blocks of B_r rows
      * (Emerald Rapids, same heading). */
     SPLIT_BLOCKS_KEYS = 8,
     /* Minimum keys of a split beyond SPLIT_ENOUGH splits: longer splits are less work, 1.04 to
@@ -122,8 +122,9 @@ enum {
     /* Maximum bytes per key of all heads of a task where keys are read in blocks: a level
      * 2 cache keeps them. 8 KB are 0.66 to 1.05 times as fast (Zen 5, "Longer runs of memory"). */
     HEADS_BLOCKS_BYTES = 4 * KIB,
-    /* The same where keys are read in steps: 8 KB are 1.0 to 1.19 times as fast as 4 KB,
-     * 16 KB 0.9 to 1.05 of that (Zen 5 and Emerald Rapids, same heading). */
+    /* Maximum bytes per key of all heads of a task where keys are read in steps: 8 KB are 1.0
+     * to 1.19 times as fast as 4 KB, 16 KB 0.9 to 1.05 of that (Zen 5 and Emerald Rapids, same
+     * heading). */
     HEADS_STEPS_BYTES = 8 * KIB,
     /* Minimum tasks per thread; with fewer, tasks have fewer heads. Estimated. */
     HEADS_TASKS_PER_THREAD = 2,
