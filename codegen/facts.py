@@ -70,8 +70,8 @@ class Dtype(IntEnum):
 
 # These repeat kernels/common/dtype.h.
 DTYPE_BYTES = {Dtype.FP16: 2, Dtype.BF16: 2, Dtype.FP32: 4, Dtype.E4M3: 1, Dtype.LATENT_E4M3: 1}
-# What CUDA kernels convert K and V of these types to where operand_dtype is 0; they multiply others
-# as they are. This repeats kernels/common/operand.h.
+# CUDA kernels convert K and V of these types where operand_dtype is 0, and multiply others as they
+# are. This repeats kernels/common/operand.h.
 CONVERTED_TO = {Dtype.E4M3: Dtype.FP16, Dtype.LATENT_E4M3: Dtype.BF16}
 
 
@@ -179,7 +179,7 @@ class FeatureBits:
 Rule = Union[Choice, Range, Zero, FeatureBits]
 
 SWITCH = Range(0, 1)
-# What the field may be depends on other fields: legality.py has the rule.
+# A field's values depend on other fields where it has this: legality.py has the rule.
 ANY_VALUE = Range(INT32_MIN, INT32_MAX)
 
 # ---- Words of the short form ----

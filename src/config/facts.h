@@ -83,7 +83,7 @@ typedef struct type_pairs {
         outputs[N_DTYPES + 1]; /* by the type of Q: a bit, 1 << FLASH_DTYPE_..., for each of O */
 } type_pairs_t;
 
-/* What rows of this dtype and operand_dtype take. */
+/* These are the types of problems that rows of a dtype and an operand_dtype serve. */
 typedef struct row_types {
     int32_t dtype;
     int32_t operand_dtype;

@@ -20,7 +20,7 @@ typedef struct family_rank {
     int64_t passes; /* over K and V, if the time goes into reading them; else 0 */
 } family_rank_t;
 
-/* What is called of a kernel. The device is that of the problem. */
+/* A kernel is run through these functions. The device is that of the problem. */
 typedef struct family_calls {
     /* Returns the bytes of workspace that the kernel gains by, at the present number of threads. */
     flash_status_t (*workspace)(const flash_kernel_t *kernel, const problem_t *problem,

@@ -46,7 +46,7 @@ typedef struct cpu_plan {
     uint64_t scratch_at;
     uint64_t scratch_size;    /* bytes per worker */
     uint64_t least_workspace; /* bytes: cpu_workspace_least() */
-    /* What the workspace has room for, see cpu_plan_fit(). */
+    /* These are what the workspace has room for: see cpu_plan_fit(). */
     int32_t n_workers;
     int64_t n_slots; /* heads whose packed keys are kept at a time */
     int64_t turns;   /* whole heads that a worker has at once */

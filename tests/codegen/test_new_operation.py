@@ -109,7 +109,7 @@ const family_calls_t cpu_count_calls = {.launch = launch};
 """,
 }
 
-# What is asked of the library: its rows of both operations, and calls with and without a row.
+# The program asks the library for its rows of both operations, and calls it with and without a row.
 PROGRAM = """\
 import ctypes, sys
 import flashattn

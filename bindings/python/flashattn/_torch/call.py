@@ -48,8 +48,8 @@ def named(call: Call) -> dict[str, Any]:
     return given
 
 
-# What becomes a member of flash_forward_args_t by itself, for the extension: the place, the letter
-# of its kind, and the offset of the member, or the flag.
+# The extension reads these into members of flash_forward_args_t: each has its place in a call, the
+# letter of its kind, and the offset of the member, or the flag.
 MEMBERS_OF_CALL = tuple(
     (
         PLACES[argument.name],
