@@ -176,9 +176,9 @@ extern "C" int flashattn_read_floor_shapes() {
 
 /*
  * Enqueues a kernel of a shape on the current device. It reads `bytes` bytes, a multiple of 16,
- * from device memory that is aligned to 16. sink: 4 bytes of device memory, written when a word that
- * a thread looks at is SOUGHT and its others are 0: tests find by it what has been read. Returns a
- * cudaError_t, cudaErrorNotSupported if the device has no such reads.
+ * from device memory that is aligned to 16. sink: 4 bytes of device memory, written when a word
+ * that a thread looks at is SOUGHT and its others are 0: tests find by it what has been read.
+ * Returns a cudaError_t, cudaErrorNotSupported if the device has no such reads.
  */
 extern "C" int flashattn_read_floor(int shape, const void *memory, int64_t bytes, uint32_t *sink,
                                     cudaStream_t stream) {

@@ -47,7 +47,7 @@ def test_an_unknown_argument_is_refused_with_the_usage(arguments, named):
 def test_every_listed_step_is_defined_and_every_defined_step_listed():
     listing, quick = dev("test", "--list").stdout.split("\nquick: ")
     listed = [line.split()[0] for line in listing.splitlines()]
-    checks = (ROOT / "tests/dev/checks.sh").read_text()
+    checks = (ROOT / "tools/checks.sh").read_text()
     defined = re.findall(r"^step_(\w+)\(\)", checks, re.MULTILINE)
     assert sorted(name.replace("-", "_") for name in listed) == sorted(defined)
     assert set(quick.split()) <= set(listed)
@@ -122,7 +122,7 @@ def test_caches_lie_in_build(tmp_path):
     (tmp_path / "module.py").write_text("x = 1\n")
     program = "import module, hypothesis as h; h.given(h.strategies.integers())(lambda x: None)()"
     script = f'''
-        cd "$1"; export HOME=$1; . {ROOT}/tests/dev/caches.sh
+        cd "$1"; export HOME=$1; . {ROOT}/tools/caches.sh
         "$2" -c "$3"; "$2" -m ruff check --quiet .; "$2" -m pip cache dir; "$2" -c "
 try:
     import matplotlib.pyplot
@@ -143,7 +143,7 @@ except ImportError:
     ],
 )
 def test_the_demo_is_chosen_by_its_first_argument(arguments, chosen):
-    script = f'. {ROOT}/tests/dev/build.sh; set_up_demo() {{ echo "$@"; exit; }}; "$@"'
+    script = f'. {ROOT}/tools/build.sh; set_up_demo() {{ echo "$@"; exit; }}; "$@"'
     command = ["bash", "-euc", script, "bash", *arguments]
     assert subprocess.run(command, capture_output=True, text=True).stdout == f"{chosen}\n"
 
@@ -158,7 +158,7 @@ def test_the_demo_sees_the_torch_of_the_systems_python(tmp_path):
     python3.chmod(0o755)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     venv = tmp_path / "venv/bin/python"
-    script = f"set -eu; . {ROOT}/tests/dev/setup.sh; PYTHON={venv}; lend_torch"
+    script = f"set -eu; . {ROOT}/tools/setup.sh; PYTHON={venv}; lend_torch"
     path = f"{tmp_path}:{os.environ['PATH']}"
     subprocess.run(["bash", "-c", script], env={**os.environ, "PATH": path}, check=True)
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
@@ -181,7 +181,7 @@ def in_bash(script: str, *arguments: str) -> str:
 
 
 def test_the_costs_of_all_steps_are_printed_the_dearest_first():
-    script = ". tests/dev/progress.sh; COSTS=('12 5 Debian packages' '300 2000 cuda'); print_costs"
+    script = ". tools/progress.sh; COSTS=('12 5 Debian packages' '300 2000 cuda'); print_costs"
     assert [line.split() for line in in_bash(script).splitlines()] == [
         ["processor", "wall"],
         ["30.0", "s", "200.0", "s", "cuda"],
@@ -191,7 +191,7 @@ def test_the_costs_of_all_steps_are_printed_the_dearest_first():
 
 def test_a_long_step_shows_how_far_its_build_is(tmp_path):
     log = tmp_path / "build.log"
-    script = """. tests/dev/progress.sh; RUNS[$1]="none $SECONDS [ 3/24] build"
+    script = """. tools/progress.sh; RUNS[$1]="none $SECONDS [ 3/24] build"
                 describe_run "$1"; RUNS=()  # nothing runs that the end of the script would end"""
     log.write_text("-- Configuring done\n")
     assert "[ 3/24] build  0:00  log:" in in_bash(script, str(log))
@@ -200,7 +200,7 @@ def test_a_long_step_shows_how_far_its_build_is(tmp_path):
 
 
 STEPS_OF_A_TEST = """
-. tests/dev/progress.sh; . tests/dev/test.sh
+. tools/progress.sh; . tools/test.sh
 LOGS=$1/log STEPS='
 a - -
 b a -
@@ -251,7 +251,7 @@ def test_a_step_whose_need_failed_does_not_run(tmp_path):
 def test_what_runs_ends_with_the_script(tmp_path):
     """An interruption reaches the programs that a step started, too."""
     script = f"""
-        cd {ROOT}; . tests/dev/progress.sh; LOGS=$1
+        cd {ROOT}; . tools/progress.sh; LOGS=$1
         runs_long() {{ sleep 3600 & echo $! >$LOGS/pid.new; mv $LOGS/pid.new $LOGS/pid; wait; }}
         run_logged long $LOGS/long.log runs_long"""
     with subprocess.Popen(["bash", "-euc", script, "bash", tmp_path]) as dev_:
@@ -275,7 +275,7 @@ def test_the_cost_of_a_build_is_summed_by_family(tmp_path):
     rows += [("20 1", cuda.format("sm90_mla", "grouped/sm90_mla/sm90mla_fp16_d576v512"))]
     rows += [("2 0.5", cuda.format("common", "kernels/common/append"))]
     times.write_text("".join(f"{time} {name}\n" for time, name in rows))
-    assert in_bash('. tests/dev/cost.sh; report_times "$1"', str(times)).splitlines() == [
+    assert in_bash('. tools/cost.sh; report_times "$1"', str(times)).splitlines() == [
         "    85.0 s     2 files  kernels of SM90MLA",
         "    17.0 s     2 files  kernels of AVX2",
         "     2.5 s     1 files  the other CUDA files",
@@ -286,7 +286,7 @@ def test_the_cost_of_a_build_is_summed_by_family(tmp_path):
 
 
 def test_a_compilation_is_noted_with_its_time_and_fails_as_without(tmp_path):
-    program, notes = ROOT / "tests/dev/timed.sh", tmp_path / "notes"
+    program, notes = ROOT / "tools/timed.sh", tmp_path / "notes"
     source, result = tmp_path / "a.c", tmp_path / "a%.o"
     source.write_text("int a;\n")
     compiled = [program, notes, "cc", "-c", source, "-o", result]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/dev"))
+sys.path.insert(0, str(ROOT / "tools"))
 from check_links import broken_links, links  # noqa: E402
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))

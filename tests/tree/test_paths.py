@@ -12,7 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 from codegen.emit import generated_files  # noqa: E402
 
-FOLDERS = ".ci bindings cmake codegen docs examples include kernels src tests".split()
+FOLDERS = """
+    .ci benchmarks bindings cmake codegen docs examples include kernels src tests tools
+""".split()
 SUFFIX = r"\.(?:c|h|cu|cuh|hpp|py|md|cmake|sh)\b"
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

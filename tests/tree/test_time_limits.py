@@ -18,7 +18,7 @@ DEADLINE = re.compile(r"deadline=(?!None)")  # of hypothesis's examples
 
 
 def sources() -> dict[str, str]:
-    folders = (ROOT / "tests", ROOT / "examples/tests")
+    folders = (ROOT / "tests", ROOT / "examples/tests", ROOT / "tools")
     paths = [path for folder in folders for path in folder.rglob("*") if path.suffix in SUFFIXES]
     paths = [path for path in paths if path != Path(__file__).resolve()]
     return {str(path.relative_to(ROOT)): path.read_text() for path in paths}

@@ -50,7 +50,7 @@ release() { # -DNAME=VALUE...
     local option options=() cuda=AUTO
     wheel_settings "$@" >/dev/null
     install_packages "${TEST_NEEDS[@]}"
-    install_requirements tests/requirements.txt
+    install_requirements tools/requirements.txt
     SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
     export SOURCE_DATE_EPOCH
     [ -z "$(git status --porcelain)" ] || echo "of the last commit: changes since are not in it"

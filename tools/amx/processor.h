@@ -1,8 +1,8 @@
 /*
  * The processor's own AMX, in a library that emulates AMX.
  */
-#ifndef FLASH_TESTS_AMX_PROCESSOR_H
-#define FLASH_TESTS_AMX_PROCESSOR_H
+#ifndef FLASH_TOOLS_AMX_PROCESSOR_H
+#define FLASH_TOOLS_AMX_PROCESSOR_H
 
 #include <stdbool.h>
 

@@ -1,8 +1,8 @@
 /*
  * This file is included before an AMX kernel, and replaces the tile intrinsics by the emulation.
  */
-#ifndef FLASH_TESTS_AMX_INTRINSICS_H
-#define FLASH_TESTS_AMX_INTRINSICS_H
+#ifndef FLASH_TOOLS_AMX_INTRINSICS_H
+#define FLASH_TOOLS_AMX_INTRINSICS_H
 
 #include "tiles.h"
 

@@ -7,7 +7,7 @@
 # A developer's build has tests, and warnings are errors. CUDA kernels take minutes, and are left out
 # unless an option says otherwise.
 configure() { # folder below build/, CMake option...
-    local folder=build/$1 launcher=$PWD/tests/dev/hasty_cc.sh
+    local folder=build/$1 launcher=$PWD/tools/hasty_cc.sh
     shift
     CMAKE_C_COMPILER_LAUNCHER=$launcher${CMAKE_C_COMPILER_LAUNCHER:+;$CMAKE_C_COMPILER_LAUNCHER} \
         cmake --preset dev -B "$folder" -DFLASH_CUDA=OFF "$@"
@@ -70,13 +70,13 @@ abi_baseline() {
 }
 
 c_sources() {
-    find include src kernels bindings tests examples -name '*.[ch]' -o -name '*.hpp' -o -name '*.cc' \
-        -o -name '*.cu' -o -name '*.cuh'
+    find include src kernels bindings tests tools benchmarks examples -name '*.[ch]' -o -name '*.hpp' \
+        -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh'
 }
 
 format() {
     install_packages "${DEMO_NEEDS[@]}"
-    install_requirements tests/requirements.txt
+    install_requirements tools/requirements.txt
     c_sources | xargs "$VENV/bin/clang-format" -i
     "$VENV/bin/ruff" check --fix .
 }

@@ -3,12 +3,12 @@
 
 shell_scripts() {
     find dev .ci/run
-    find tests -name '*.sh'
+    find tests tools -name '*.sh'
 }
 
 step_packages() {
     local list
-    is_installed tests/requirements.txt || pip_install tests/requirements.txt
+    is_installed tools/requirements.txt || pip_install tools/requirements.txt
     for list in examples/{chat,sentence_similarity}/requirements.txt; do
         is_installed "$list" || pip_install "$list" --no-deps
     done
@@ -169,7 +169,7 @@ CUDA_WITHOUT_GPU=(-DFLASH_CUDA_CODE_SM80=80-real -DFLASH_CUDA_CODE_SM80_BEFORE_9
     -DFLASH_CUDA_CODE_SM80_ONE_SOURCE=80-real
     -DFLASH_CUDA_CODE_SM80_DECODE=90-real -DFLASH_CUDA_CODE_SM80_MLA=90-real
     -DFLASH_CUDA_CODE_SM80_MLA_BEFORE_90=90-real
-    -DCMAKE_CUDA_COMPILER_LAUNCHER="$PWD/tests/dev/hasty_nvcc.sh"
+    -DCMAKE_CUDA_COMPILER_LAUNCHER="$PWD/tools/hasty_nvcc.sh"
     "-DFLASH_KERNELS=ship $CUDA_FAMILIES" -DFLASH_COMPILED_KERNELS=values)
 
 step_cuda() {

@@ -18,8 +18,8 @@ build_timed() { # folder, [CMake option...]
     rm -rf "$folder"
     mkdir -p "$folder"
     make_yardstick "$folder/yardstick.c"
-    tests/dev/timed.sh "$folder/times" gcc -O3 -c "$folder/yardstick.c" -o "$folder/yardstick.o"
-    local launcher="$PWD/tests/dev/timed.sh;$PWD/$folder/times"
+    tools/timed.sh "$folder/times" gcc -O3 -c "$folder/yardstick.c" -o "$folder/yardstick.o"
+    local launcher="$PWD/tools/timed.sh;$PWD/$folder/times"
     env -u CMAKE_C_COMPILER_LAUNCHER cmake -S . -B "$folder" -G Ninja -DCMAKE_C_COMPILER=gcc \
         -DCMAKE_BUILD_TYPE=Release -DFLASH_CUDA=OFF "-DCMAKE_C_COMPILER_LAUNCHER=$launcher" \
         "-DCMAKE_CUDA_COMPILER_LAUNCHER=$launcher" "$@"

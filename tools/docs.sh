@@ -9,7 +9,7 @@ build_site() {
     "$PYTHON" -m sphinx -q -W --keep-going -j auto -c docs/reference -d build/docs-pages -b html \
         . build/docs
     cp build/docs/README.html build/docs/index.html
-    find build/docs -name '*.html' -exec "$PYTHON" tests/dev/check_links.py {} +
+    find build/docs -name '*.html' -exec "$PYTHON" tools/check_links.py {} +
 }
 
 docs() {

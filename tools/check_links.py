@@ -1,7 +1,7 @@
 """Finds links of Markdown files and HTML pages that lead to a file that is not there, or to a
 heading or anchor that its file does not have. Links to other machines are not followed.
 
-    python3 tests/dev/check_links.py README.md docs/*.md build/docs/*.html
+    python3 tools/check_links.py README.md docs/*.md build/docs/*.html
 
 prints a line for each, and ends with status 1 if there is one.
 """

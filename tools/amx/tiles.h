@@ -3,8 +3,8 @@
  * SDM volume 1, chapter 18, and volume 2, the instructions' operations). Misuse for which the
  * processor raises #UD or #GP ends the program with a message.
  */
-#ifndef FLASH_TESTS_AMX_TILES_H
-#define FLASH_TESTS_AMX_TILES_H
+#ifndef FLASH_TOOLS_AMX_TILES_H
+#define FLASH_TOOLS_AMX_TILES_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -36,7 +36,7 @@ build_portable_wheel() { # folder, -DNAME=VALUE...
 wheel() { # -DNAME=VALUE...
     wheel_settings "$@" >/dev/null
     install_packages "${DEMO_NEEDS[@]}"
-    install_requirements tests/requirements.txt
+    install_requirements tools/requirements.txt
     run_logged "wheel" "$LOGS/wheel.log" build_portable_wheel build/wheelhouse "$@"
     [ "$STATUS" -eq 0 ] || exit "$STATUS"
     ls build/wheelhouse/*.whl
