@@ -73,8 +73,6 @@ typedef struct family {
 
     /* Returns what a device lacks for the family, as "AVX512 kernels need ..."; NULL if nothing. */
     const char *(*lacks)(const device_t *device);
-    /* Families with a higher priority are selected first, on a device that lacks nothing. */
-    int32_t (*priority)(const device_t *device);
     /* Returns what the reason of a choice of this family should add, with a separator before it, or
      * "". NULL: there is never anything to add. */
     const char *(*remark)(const problem_t *problem, const device_t *device);

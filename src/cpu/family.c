@@ -1,5 +1,5 @@
 /*
- * The CPU families are described here: which instruction set each needs, and which is preferred.
+ * The CPU families are described here: which instruction set each needs.
  */
 #include "config/family.h"
 
@@ -34,35 +34,17 @@ static const char *remark_on_processor(const problem_t *problem, const device_t 
 static const family_op_t forward = {
     .obstacle = obstacle, .rank = rank_by_tile, .calls = &cpu_forward_calls};
 
-#define CPU_FAMILY(name, lacks_, priority_, remark_, ...)                                          \
+#define CPU_FAMILY(name, lacks_, remark_, ...)                                                     \
     const family_t family_##name = {.facts = &family_facts_##name,                                 \
                                     .lacks = (lacks_),                                             \
-                                    .priority = (priority_),                                       \
                                     .remark = (remark_),                                           \
                                     .ops = {__VA_ARGS__}}
 
-/* These define what a family lacks without its instruction sets, and its priority with them. */
+/* Defines what a family lacks without its instruction sets. */
 #define DEFINE_LACKS(name, isa_, words)                                                            \
     static const char *lacks_##name(const device_t *device) {                                      \
         return device->isa & (isa_) ? NULL : words;                                                \
     }
-#define DEFINE_PRIORITY(name, value)                                                               \
-    static int32_t priority_##name(const device_t *device) {                                       \
-        (void)device;                                                                              \
-        return value;                                                                              \
-    }
-
-/* The highest priority is taken first. Only families of one kind of processor compete. */
-enum {
-    PRIORITY_REFERENCE,
-    PRIORITY_AVX2,
-    PRIORITY_AVX512_BF16_SLOW, /* products of bf16 pairs take longer than of fp32 */
-    PRIORITY_AVX512,
-    PRIORITY_AVX512_BF16_FAST,
-    PRIORITY_AMX,
-    PRIORITY_NEON,
-    PRIORITY_NEON_BF16
-};
 
 /* ---- Any processor ---- */
 
@@ -70,17 +52,14 @@ static const char *lacks_nothing(const device_t *device) {
     (void)device;
     return NULL;
 }
-DEFINE_PRIORITY(reference, PRIORITY_REFERENCE)
-CPU_FAMILY(reference, lacks_nothing, priority_reference,
-           remark_on_processor, [FLASH_OP_FORWARD] = &forward);
+CPU_FAMILY(reference, lacks_nothing, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
 
 /* ---- x86-64 ---- */
 
 DEFINE_LACKS(avx2, FLASH_ISA_AVX2,
              "AVX2 kernels need a processor with AVX2, FMA and F16C that FLASHATTN_CPU_ISA does "
              "not hide")
-DEFINE_PRIORITY(avx2, PRIORITY_AVX2)
-CPU_FAMILY(avx2, lacks_avx2, priority_avx2, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
+CPU_FAMILY(avx2, lacks_avx2, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
 
 /* Says why AVX512_BF16 was not taken instead. */
 static const char *remark_on_pairs(const problem_t *problem, const device_t *device) {
@@ -95,17 +74,12 @@ static const char *remark_on_pairs(const problem_t *problem, const device_t *dev
 DEFINE_LACKS(avx512, FLASH_ISA_AVX512,
              "AVX512 kernels need a processor with AVX-512 F, BW, DQ and VL that FLASHATTN_CPU_ISA "
              "does not hide")
-DEFINE_PRIORITY(avx512, PRIORITY_AVX512)
-CPU_FAMILY(avx512, lacks_avx512, priority_avx512, remark_on_pairs, [FLASH_OP_FORWARD] = &forward);
+CPU_FAMILY(avx512, lacks_avx512, remark_on_pairs, [FLASH_OP_FORWARD] = &forward);
 
-static int32_t priority_avx512_bf16(const device_t *device) {
-    return device->dots_pay ? PRIORITY_AVX512_BF16_FAST : PRIORITY_AVX512_BF16_SLOW;
-}
 DEFINE_LACKS(avx512_bf16, FLASH_ISA_AVX512_BF16,
              "AVX512_BF16 kernels need a processor with AVX-512 F, BW, DQ, VL and AVX512_BF16 that "
              "FLASHATTN_CPU_ISA does not hide")
-CPU_FAMILY(avx512_bf16, lacks_avx512_bf16, priority_avx512_bf16,
-           remark_on_processor, [FLASH_OP_FORWARD] = &forward);
+CPU_FAMILY(avx512_bf16, lacks_avx512_bf16, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
 
 static const char *lacks_amx(const device_t *device) {
     if (device->isa & FLASH_ISA_AMX)
@@ -116,20 +90,16 @@ static const char *lacks_amx(const device_t *device) {
                : "AMX kernels need a processor with AMX-TILE, AMX-BF16 and AVX512_BF16 that "
                  "FLASHATTN_CPU_ISA does not hide";
 }
-DEFINE_PRIORITY(amx, PRIORITY_AMX)
-CPU_FAMILY(amx, lacks_amx, priority_amx, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
+CPU_FAMILY(amx, lacks_amx, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
 
 /* ---- AArch64 ---- */
 
 DEFINE_LACKS(neon, FLASH_ISA_NEON,
              "NEON kernels need an AArch64 processor, and FLASHATTN_CPU_ISA not to hide it")
-DEFINE_PRIORITY(neon, PRIORITY_NEON)
-CPU_FAMILY(neon, lacks_neon, priority_neon, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
+CPU_FAMILY(neon, lacks_neon, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
 
 DEFINE_LACKS(
     neon_bf16, FLASH_ISA_NEON_BF16,
     "NEON_BF16 kernels need an AArch64 processor with FEAT_BF16 that FLASHATTN_CPU_ISA does "
     "not hide")
-DEFINE_PRIORITY(neon_bf16, PRIORITY_NEON_BF16)
-CPU_FAMILY(neon_bf16, lacks_neon_bf16, priority_neon_bf16,
-           remark_on_processor, [FLASH_OP_FORWARD] = &forward);
+CPU_FAMILY(neon_bf16, lacks_neon_bf16, remark_on_processor, [FLASH_OP_FORWARD] = &forward);

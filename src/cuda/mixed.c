@@ -94,12 +94,6 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-/* MIXED comes after decode families, which serve some batches whole, and before forward ones. */
-static int32_t priority(const device_t *device) {
-    (void)device;
-    return 500;
-}
-
 /* Returns how many rows a decoded sequence may have, unless the caller says otherwise: one tile of
  * decode kernels, or two where a single query has more. */
 static int32_t preferred_rows(const flash_params_t *p) {
@@ -205,7 +199,5 @@ static const family_op_t forward = {.check = check,
                                     .name_parts = name_parts,
                                     .calls = &calls};
 
-const family_t family_mixed = {.facts = &family_facts_mixed,
-                               .lacks = lacks,
-                               .priority = priority,
-                               .ops = {[FLASH_OP_FORWARD] = &forward}};
+const family_t family_mixed = {
+    .facts = &family_facts_mixed, .lacks = lacks, .ops = {[FLASH_OP_FORWARD] = &forward}};

@@ -1,7 +1,7 @@
 /*
- * Selection takes the kernels that serve the problem and compares them: the family with the highest
- * priority on the device first, then the smallest head dimensions, the fewest features beyond those
- * needed, and the family's own estimate.
+ * Selection takes the first family with kernels that serve the problem (order.h), and compares
+ * these: the smallest head dimensions first, then the fewest features beyond those needed, and the
+ * family's own estimate.
  */
 #include "select/select.h"
 
@@ -9,6 +9,7 @@
 #include "config/kernel_table.h"
 #include "config/words.h"
 #include "core/status.h"
+#include "select/order.h"
 #include "select/serves.h"
 #include "select/types.h"
 
@@ -16,20 +17,19 @@
 #include <stdio.h>
 
 /* Rows are compared by these fields, the most important first; less is better. */
-enum { N_RANKS = 7 };
+enum { N_RANKS = 6 };
 typedef struct rank {
     int64_t fields[N_RANKS];
 } rank_t;
 
 static rank_t rank_row(const flash_kernel_t *kernel, const problem_t *problem,
                        const device_t *device) {
-    const family_t *family = kernel->family;
     const flash_config_t *config = &kernel->config;
     const int32_t extra = config->features & ~problem->features;
     const family_rank_t estimate = kernel_op(kernel)->rank(config, problem, device);
-    const rank_t rank = {{-(int64_t)family->priority(device), config->d_head,
-                          config_d_head_v(config), __builtin_popcount((unsigned)extra),
-                          estimate.without_strategies, estimate.time, estimate.preference}};
+    const rank_t rank = {{config->d_head, config_d_head_v(config),
+                          __builtin_popcount((unsigned)extra), estimate.without_strategies,
+                          estimate.time, estimate.preference}};
     return rank;
 }
 
@@ -46,28 +46,16 @@ typedef struct scope {
     bool without_declining; /* leave out rows that decline the problem */
 } scope_t;
 
-/* The best row so far; kernel: NULL if there is none. */
-typedef struct best {
-    const flash_kernel_t *kernel;
-    rank_t rank;
-} best_t;
-
-/* Says whether rows of the family may serve the problem, and rank before the best one so far. */
-static bool is_candidate(const family_t *family, const problem_t *problem, const device_t *device,
-                         scope_t scope, const best_t *best) {
+/* Says whether rows of the family may serve the problem. */
+static bool may_serve(const family_place_t *place, const problem_t *problem, const device_t *device,
+                      scope_t scope) {
+    const family_t *family = place->family;
     const family_op_t *op = family->ops[problem->op];
     if (op == NULL || (scope.part != FAMILY_NO_PART && op->part != scope.part))
         return false;
-    if (family_lack(family, device) != NULL || !types_of_family_serve(family->facts, problem))
+    if (place->counts != NULL && !place->counts(device))
         return false;
-    return best->kernel == NULL || -(int64_t)family->priority(device) <= best->rank.fields[0];
-}
-
-/* Says whether a row of a candidate is of a greater d_head than the best row so far, and of no
- * family that comes before. Then it need not be asked whether it serves, which can take a while. */
-static bool comes_later(const flash_kernel_t *kernel, const best_t *best) {
-    return best->kernel != NULL && best->kernel->family == kernel->family &&
-           kernel->config.d_head > best->kernel->config.d_head;
+    return family_lack(family, device) == NULL && types_of_family_serve(family->facts, problem);
 }
 
 static bool declines(const flash_kernel_t *kernel, const problem_t *problem,
@@ -76,29 +64,39 @@ static bool declines(const flash_kernel_t *kernel, const problem_t *problem,
     return op->declines != NULL && op->declines(&kernel->config, problem, device);
 }
 
-static void look_in_family(const family_t *family, scope_t scope, const problem_t *problem,
-                           const device_t *device, best_t *best) {
+/* Rows are in the order of d_head. Those of a greater d_head than the best row so far need not be
+ * asked whether they serve, which can take a while. */
+static const flash_kernel_t *best_of_family(const family_t *family, scope_t scope,
+                                            const problem_t *problem, const device_t *device) {
     const kernel_range_t rows = kernel_table_rows(family, problem->op, problem->dtype);
+    const flash_kernel_t *best = NULL;
+    rank_t best_rank = {{0}};
     for (const flash_kernel_t *kernel = rows.begin; kernel < rows.end; kernel++) {
-        if (comes_later(kernel, best))
-            break; /* rows are in the order of d_head */
+        if (best != NULL && kernel->config.d_head > best->config.d_head)
+            break;
         if (!select_fits(kernel, problem) ||
             (scope.without_declining && declines(kernel, problem, device)))
             continue;
         const rank_t rank = rank_row(kernel, problem, device);
-        if ((best->kernel == NULL || ranks_before(&rank, &best->rank)) &&
-            select_obstacle(kernel, problem, device) == NULL)
-            *best = (best_t){kernel, rank};
+        if ((best == NULL || ranks_before(&rank, &best_rank)) &&
+            select_obstacle(kernel, problem, device) == NULL) {
+            best = kernel;
+            best_rank = rank;
+        }
     }
+    return best;
 }
 
 static const flash_kernel_t *best_in(scope_t scope, const problem_t *problem,
                                      const device_t *device) {
-    best_t best = {.kernel = NULL};
-    for (int32_t i = 0; i < family_list_count; i++)
-        if (is_candidate(family_list[i], problem, device, scope, &best))
-            look_in_family(family_list[i], scope, problem, device, &best);
-    return best.kernel;
+    for (int32_t i = 0; i < family_order_count; i++)
+        if (may_serve(&family_order[i], problem, device, scope)) {
+            const flash_kernel_t *best =
+                best_of_family(family_order[i].family, scope, problem, device);
+            if (best != NULL)
+                return best;
+        }
+    return NULL;
 }
 
 /* If all rows that serve the part decline it, one of them is taken all the same. */

@@ -70,12 +70,6 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-/* A decode kernel is the fastest wherever it serves. */
-static int32_t priority(const device_t *device) {
-    (void)device;
-    return 1000;
-}
-
 /* Each tile of rows reads all of K and V, so the fewest tiles come first, then the smallest. */
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
@@ -92,7 +86,5 @@ static const family_op_t forward = {.check = check,
                                     .cuda = &cuda,
                                     .calls = &sm80_decode_calls};
 
-const family_t family_sm80_decode = {.facts = &family_facts_sm80_decode,
-                                     .lacks = lacks,
-                                     .priority = priority,
-                                     .ops = {[FLASH_OP_FORWARD] = &forward}};
+const family_t family_sm80_decode = {
+    .facts = &family_facts_sm80_decode, .lacks = lacks, .ops = {[FLASH_OP_FORWARD] = &forward}};

@@ -81,12 +81,6 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-/* The family comes behind SM90_MLA, which is faster where it serves. */
-static int32_t priority(const device_t *device) {
-    (void)device;
-    return 400;
-}
-
 static bool declines(const flash_config_t *config, const problem_t *problem,
                      const device_t *device) {
     (void)config;
@@ -120,7 +114,5 @@ static const family_op_t forward = {.check = check,
                                     .cuda = &cuda,
                                     .calls = &sm80_decode_calls};
 
-const family_t family_sm80_mla = {.facts = &family_facts_sm80_mla,
-                                  .lacks = lacks,
-                                  .priority = priority,
-                                  .ops = {[FLASH_OP_FORWARD] = &forward}};
+const family_t family_sm80_mla = {
+    .facts = &family_facts_sm80_mla, .lacks = lacks, .ops = {[FLASH_OP_FORWARD] = &forward}};

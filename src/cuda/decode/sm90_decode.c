@@ -75,14 +75,6 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-/* The family comes behind SM80_DECODE, which reads K and V faster for few rows. Where its rows do
- * not decline, it comes before MIXED, which would leave longer sequences to SM90, and before SM90.
- */
-static int32_t priority(const device_t *device) {
-    (void)device;
-    return 600;
-}
-
 /* A row that serves both head dimensions computes so many columns of S and O for a key. */
 static int32_t columns_of_decode_row(const flash_params_t *p) {
     static const int32_t sizes[] = {64, 128, 256};
@@ -127,7 +119,5 @@ static const family_op_t forward = {.check = check,
                                     .cuda = &cuda,
                                     .calls = &sm90_decode_calls};
 
-const family_t family_sm90_decode = {.facts = &family_facts_sm90_decode,
-                                     .lacks = lacks,
-                                     .priority = priority,
-                                     .ops = {[FLASH_OP_FORWARD] = &forward}};
+const family_t family_sm90_decode = {
+    .facts = &family_facts_sm90_decode, .lacks = lacks, .ops = {[FLASH_OP_FORWARD] = &forward}};

@@ -73,11 +73,6 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-static int32_t priority(const device_t *device) {
-    (void)device;
-    return 500;
-}
-
 /* Declines where K and V are the same small tensor, which other families read faster. */
 static bool declines(const flash_config_t *config, const problem_t *problem,
                      const device_t *device) {
@@ -102,7 +97,5 @@ static const family_op_t forward = {.check = check,
                                     .cuda = &cuda,
                                     .calls = &sm90_decode_calls};
 
-const family_t family_sm90_mla = {.facts = &family_facts_sm90_mla,
-                                  .lacks = lacks,
-                                  .priority = priority,
-                                  .ops = {[FLASH_OP_FORWARD] = &forward}};
+const family_t family_sm90_mla = {
+    .facts = &family_facts_sm90_mla, .lacks = lacks, .ops = {[FLASH_OP_FORWARD] = &forward}};

@@ -98,11 +98,6 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-static int32_t priority(const device_t *device) {
-    (void)device;
-    return 80;
-}
-
 /* A block's steps over K and V take as long as this many rows of its Q: kernels with B_r 64 run at
  * 0.82 of the speed of those with 128 (docs/performance.md). */
 enum { STEP_ROWS = 36 };
@@ -139,7 +134,5 @@ static const family_op_t forward = {.check = check,
                                     .cuda = &cuda,
                                     .calls = &sm80_forward_calls};
 
-const family_t family_sm80 = {.facts = &family_facts_sm80,
-                              .lacks = lacks,
-                              .priority = priority,
-                              .ops = {[FLASH_OP_FORWARD] = &forward}};
+const family_t family_sm80 = {
+    .facts = &family_facts_sm80, .lacks = lacks, .ops = {[FLASH_OP_FORWARD] = &forward}};

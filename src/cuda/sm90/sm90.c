@@ -123,11 +123,6 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-static int32_t priority(const device_t *device) {
-    (void)device;
-    return 90;
-}
-
 /* What the beginning and the end of a tile cost, in blocks of keys. */
 enum { BLOCKS_AROUND_TILE = 2 };
 
@@ -195,7 +190,5 @@ static const family_op_t forward = {.check = check,
                                     .cuda = &cuda,
                                     .calls = &sm90_forward_calls};
 
-const family_t family_sm90 = {.facts = &family_facts_sm90,
-                              .lacks = lacks,
-                              .priority = priority,
-                              .ops = {[FLASH_OP_FORWARD] = &forward}};
+const family_t family_sm90 = {
+    .facts = &family_facts_sm90, .lacks = lacks, .ops = {[FLASH_OP_FORWARD] = &forward}};
