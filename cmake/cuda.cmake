@@ -141,18 +141,19 @@ foreach(_family SM90 SM90_DECODE SM90_MLA)
 endforeach()
 
 # Writes sources that include those of several kernels: the headers, which take as long as a small
-# kernel, are read once for all of them. Kernels of a type and a d_head are together, and where they
-# take little time, those of a type and all d_heads up to 96, or from 128 on.
+# kernel, are read once for all of them. Kernels of an operation, a type and a d_head are together,
+# and where they take little time, those of an operation, a type and all d_heads up to 96, or from
+# 128 on.
 set(FLASH_CUDA_QUICK_SETS sm80 sm80_before_90 sm80_one_source sm80_decode)
 function(_group_kernels sources set result)
     set(groups "")
     foreach(source IN LISTS sources)
-        string(REGEX MATCH "flash_fwd_([a-z0-9]+_[a-z0-9]+_)(d([0-9]+)(v[0-9]+)?)_" name "${source}")
-        set(group ${CMAKE_MATCH_1}${CMAKE_MATCH_2})
+        string(REGEX MATCH "flash_(fwd_)?([a-z0-9_]+_)(d([0-9]+)(v[0-9]+)?)_" name "${source}")
+        set(group ${CMAKE_MATCH_2}${CMAKE_MATCH_3})
         if(set IN_LIST FLASH_CUDA_QUICK_SETS)
-            set(group ${CMAKE_MATCH_1}small)
-            if(CMAKE_MATCH_3 GREATER_EQUAL 128)
-                set(group ${CMAKE_MATCH_1}large)
+            set(group ${CMAKE_MATCH_2}small)
+            if(CMAKE_MATCH_4 GREATER_EQUAL 128)
+                set(group ${CMAKE_MATCH_2}large)
             endif()
         endif()
         list(APPEND groups ${group})

@@ -27,8 +27,10 @@ EXIT_USAGE = 2
 BUILDABLE = {
     family.name: arch
     for arch, family in FAMILIES.items()
-    if not family.layout.has_kernels
-    or all((family.layout.name, op) in WRAPPERS for op in family.operations)
+    if all(
+        (rows.layout.name, op) in WRAPPERS or not rows.layout.has_kernels
+        for op, rows in family.operations.items()
+    )
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import make_dataclass
 
-from .facts import CONVERTED_TO, FAMILIES, FIELDS, Arch, Dtype, Feature, Op, Word
+from .facts import CONVERTED_TO, FAMILIES, FIELDS, Arch, Dtype, Feature, Op, Word, rows_of
 
 Config = make_dataclass(
     "Config",
@@ -67,6 +67,7 @@ def _name_parts(config: Config, word: Word) -> list[str]:
 def kernel_name(config: Config) -> str:
     """Returns the symbol of a legal configuration's kernel, which no other configuration has."""
     family = FAMILIES[Arch(config.arch)]
+    layout = rows_of(config.arch, config.op).layout
     parts = [
         "flash",
         Op(config.op).symbol,
@@ -77,7 +78,7 @@ def kernel_name(config: Config) -> str:
     ]
     if config.n_warps:
         parts.append(f"w{config.n_warps}")
-    for word in family.layout.words:
+    for word in layout.words:
         parts += _name_parts(config, word)
     parts += [feature.word for feature in features_of(config)]
     return "_".join(parts)

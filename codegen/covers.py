@@ -10,11 +10,11 @@ from .sets import ship
 
 
 def values_of(config: Config) -> set[tuple]:
-    """Returns each value of a field that a configuration has, with its family; d_head and d_head_v
-    are one, because kernels where they differ have code of their own."""
+    """Returns each value of a field that a configuration has, with its family and operation; d_head
+    and d_head_v are one, because kernels where they differ have code of their own."""
     values = {field: getattr(config, field) for field in FIELDS}
     values["d_head"] = values["d_head"], values.pop("d_head_v")
-    return {(config.arch, *value) for value in values.items()}
+    return {(config.arch, config.op, *value) for value in values.items()}
 
 
 @cache
@@ -49,4 +49,5 @@ def _without_superfluous(configs: list[Config]) -> tuple[Config, ...]:
 
 def _file_of(config: Config) -> tuple:
     """Returns a key that is the same only for kernels of one file (cmake/cuda.cmake)."""
-    return config.arch, config.dtype, config.operand_dtype, config.d_head, config.d_head_v
+    fields = ("arch", "op", "dtype", "operand_dtype", "d_head", "d_head_v")
+    return tuple(getattr(config, field) for field in fields)

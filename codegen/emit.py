@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from .config import Config, kernel_name
-from .emit_facts import GENERATED, continued, facts_header, facts_source
-from .facts import FAMILIES, FIELDS, Arch, Dtype, Feature, Op
+from .emit_facts import GENERATED, continued, facts_header, facts_source, rows_name
+from .facts import FAMILIES, FIELDS, Arch, Dtype, Feature, Op, rows_of
 from .machine_code import Code, code_of
 from .short_form import format_config
 from .tuning import Key, Result, committed_results, results_of
@@ -54,21 +54,23 @@ _Static_assert(sizeof(flash_config_t) == {FIELD_SIZE * (len(FIELDS) + 1)},
 
 def with_kernels(configs: Iterable[Config]) -> list[Config]:
     """Returns the configurations that have kernels of their own."""
-    return [c for c in configs if FAMILIES[Arch(c.arch)].layout.has_kernels]
+    return [c for c in configs if rows_of(c.arch, c.op).layout.has_kernels]
 
 
 def _row(config: Config, has_kernel: bool) -> str:
     name = kernel_name(config)
     family = FAMILIES[Arch(config.arch)]
     function = f"(void (*)(void)){name}" if has_kernel else "NULL"
-    types = family.row_types.index((config.dtype, config.operand_dtype))
+    name_of_rows = rows_name(family, Op(config.op))
+    types = rows_of(config.arch, config.op).row_types.index((config.dtype, config.operand_dtype))
     return f"""\
     /* {format_config(config)} */
     {{{indented_initialiser(config, "    ")},
      "{name}",
      {function},
      &family_{family.name},
-     &family_types_{family.name}[{types}]}},
+     &row_facts_{name_of_rows},
+     &row_types_{name_of_rows}[{types}]}},
 """
 
 

@@ -17,6 +17,7 @@ from .facts import (
     Layout,
     Op,
     Range,
+    Rows,
     Word,
 )
 from .wrappers import WIDTH
@@ -39,17 +40,17 @@ def facts_header() -> str:
         "FIELDS": FIELDS,
         "ARCHS": [f"{family.arch.name}, {family.name}" for family in FAMILIES.values()],
         "CPU_ARCHS": [
-            f"{family.arch.name}, {family.name}"
-            for family in FAMILIES.values()
-            if family.layout.on_cpu
+            f"{family.arch.name}, {family.name}" for family in FAMILIES.values() if family.on_cpu
         ],
+        "ROWS": [rows_name(family, op) for family in FAMILIES.values() for op in family.operations],
         "OPS": [f'{op.name}, "{op.word}"' for op in Op],
         "DTYPES": [dtype.name for dtype in Dtype],
         "FEATURES": [f'{feature.name}, "{feature.word}"' for feature in Feature],
     }
     return f"""\
 /*
- * flash_config_t: its fields in sort order, its enumerators and their words, the kernel families.
+ * flash_config_t: its fields in sort order, its enumerators and their words, the kernel families,
+ * and the rows of each for an operation.
  * {GENERATED}
  */
 #ifndef FLASH_CONFIG_FACTS_H
@@ -70,6 +71,10 @@ def facts_header() -> str:
 
 def _index(field: str) -> str:
     return f"CONFIG_FIELD_{field}"
+
+
+def _boolean(value: bool) -> str:
+    return str(value).lower()
 
 
 def _word(word: Word) -> str:
@@ -98,8 +103,7 @@ def _layout(layout: Layout) -> str:
         + _array("config_need_t", f"{name}_needs", needs)
         + f"""\
 static const config_layout_t layout_{name} = {{
-    {str(layout.on_cpu).lower()}, {str(layout.any_d_head).lower()},
-    {str(layout.has_d_head_v).lower()}, {str(layout.has_operand_dtype).lower()},
+    {", ".join(map(_boolean, (layout.any_d_head, layout.has_d_head_v, layout.has_operand_dtype)))},
     {_reference(f"{name}_shape", len(layout.shape))},
     {_reference(f"{name}_words", len(layout.words))},
     {_reference(f"{name}_needs", len(layout.needs))},
@@ -109,15 +113,16 @@ static const config_layout_t layout_{name} = {{
     )
 
 
-def _rules_name(family: Family, op: Op) -> str:
+def rows_name(family: Family, op: Op) -> str:
+    """Returns the name of the facts of a family's rows for an operation, as sm90_fwd."""
     return f"{family.name}_{op.symbol}"
 
 
-def _rule(family: Family, op: Op, field: str) -> str:
-    """Returns the values that a field may have; "" if it means nothing to the family."""
-    rule = family.rule(field, op)
+def _rule(name: str, rows: Rows, field: str) -> str:
+    """Returns the values that a field may have; "" if it means nothing in such rows."""
+    rule = rows.rule(field)
     if isinstance(rule, Choice):
-        row = f"RULE_CHOICE, 0, 0, {len(rule.values)}, {_rules_name(family, op)}_{field}"
+        row = f"RULE_CHOICE, 0, 0, {len(rule.values)}, {name}_{field}"
     elif isinstance(rule, FeatureBits):
         row = f"RULE_BITS, 0, {rule.covered}, 0, NULL"
     elif isinstance(rule, Range):
@@ -128,10 +133,10 @@ def _rule(family: Family, op: Op, field: str) -> str:
     return f"    [{_index(field)}] = {{{row}}},\n"
 
 
-def _choices(family: Family, op: Op) -> str:
-    rules = {field: family.rule(field, op) for field in FIELDS[1:]}
+def _choices(name: str, rows: Rows) -> str:
+    rules = {field: rows.rule(field) for field in FIELDS[2:]}
     return "".join(
-        f"static const int32_t {_rules_name(family, op)}_{field}[] = "
+        f"static const int32_t {name}_{field}[] = "
         f"{{{', '.join(str(int(value)) for value in rule.values)}}};\n"
         for field, rule in rules.items()
         if isinstance(rule, Choice)
@@ -142,9 +147,9 @@ def _enumerator(dtype: int) -> str:
     return f"FLASH_DTYPE_{Dtype(dtype).name}" if dtype else "0"
 
 
-def _row_types(family: Family, dtype: int, operand_dtype: int) -> str:
+def _row_types(rows: Rows, dtype: int, operand_dtype: int) -> str:
     """Returns an initialiser of row_types_t."""
-    outputs = family.outputs(dtype, operand_dtype).items()
+    outputs = rows.outputs(dtype, operand_dtype).items()
     pairs = ",\n       ".join(
         f"[{_enumerator(q)}] = {' | '.join(f'1u << {_enumerator(o)}' for o in types)}"
         for q, types in outputs
@@ -153,51 +158,61 @@ def _row_types(family: Family, dtype: int, operand_dtype: int) -> str:
     return f"    {{{types},\n     {{{{{pairs}}}}}}},\n"
 
 
-def _types(family: Family) -> str:
-    """Returns the table of the types of Q and O that the family's rows take."""
-    rows = "".join(_row_types(family, *types) for types in family.row_types)
-    return f"const row_types_t family_types_{family.name}[] = {{\n{rows}}};\n\n"
+def _types(name: str, rows: Rows) -> str:
+    """Returns the table of the types of Q and O that the rows take."""
+    types = "".join(_row_types(rows, *types) for types in rows.row_types)
+    return f"const row_types_t row_types_{name}[] = {{\n{types}}};\n\n"
 
 
-def _rules(family: Family, op: Op) -> str:
-    """Returns the rules of the fields of rows for an operation."""
-    rules = "".join(_rule(family, op, field) for field in FIELDS[1:])
+def _rows(family: Family, op: Op, rows: Rows) -> str:
+    """Returns the facts of a family's rows for an operation. arch and op have one value each."""
+    name = rows_name(family, op)
+    rules = "".join(_rule(name, rows, field) for field in FIELDS[2:])
     return f"""\
-{_choices(family, op)}
-static const config_rule_t {_rules_name(family, op)}_rules[CONFIG_N_FIELDS] = {{
-    [CONFIG_FIELD_arch] = {{RULE_CHOICE, 0, 0, 1, {family.name}_arch}},
+static const int32_t {name}_arch[] = {{FLASH_ARCH_{family.arch.name}}};
+static const int32_t {name}_op[] = {{FLASH_OP_{op.name}}};
+{_choices(name, rows)}
+static const config_rule_t {name}_rules[CONFIG_N_FIELDS] = {{
+    [CONFIG_FIELD_arch] = {{RULE_CHOICE, 0, 0, 1, {name}_arch}},
+    [CONFIG_FIELD_op] = {{RULE_CHOICE, 0, 0, 1, {name}_op}},
 {rules}}};
+
+{_types(name, rows)}const row_facts_t row_facts_{name} = {{
+    &layout_{rows.layout.name}, {name}_rules, {len(rows.row_types)}, row_types_{name}}};
 
 """
 
 
 def _family(family: Family) -> str:
-    rules = "".join(_rules(family, op) for op in family.operations)
+    operations = family.operations.items()
     of_ops = ", ".join(
-        f"[FLASH_OP_{op.name}] = {_rules_name(family, op)}_rules" for op in family.operations
+        f"[FLASH_OP_{op.name}] = &row_facts_{rows_name(family, op)}" for op in family.operations
     )
-    types = _reference(f"family_types_{family.name}", len(family.row_types))
     return f"""\
-static const int32_t {family.name}_arch[] = {{FLASH_ARCH_{family.arch.name}}};
-{rules}{_types(family)}const family_facts_t family_facts_{family.name} = {{
-    FLASH_ARCH_{family.arch.name}, "{family.arch.name}", &layout_{family.layout.name},
-    {family.features}, {{{of_ops}}}, {types}}};
+{"".join(_rows(family, op, rows) for op, rows in operations)}\
+const family_facts_t family_facts_{family.name} = {{
+    FLASH_ARCH_{family.arch.name}, "{family.arch.name}", {_boolean(family.on_cpu)},
+    {{{of_ops}}}}};
 """
 
 
 def facts_source() -> str:
-    """Returns config_facts.c, which has the layouts and the rules of families as tables."""
-    layouts = {family.layout.name: family.layout for family in FAMILIES.values()}
+    """Returns config_facts.c, which has the layouts and the facts of families as tables."""
+    layouts = {
+        rows.layout.name: rows.layout
+        for family in FAMILIES.values()
+        for rows in family.operations.values()
+    }
     return f"""\
 /*
- * The short form of each kind of family, and the rules of each family's fields.
+ * The short form of each kind of rows, and the facts of each family's rows.
  * {GENERATED}
  */
 #include "config/facts.h"
 
 #include <stddef.h>
 
-/* ---- Kinds of families ---- */
+/* ---- Kinds of rows ---- */
 
 {"".join(map(_layout, layouts.values()))}/* ---- Families ---- */
 

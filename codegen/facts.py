@@ -1,6 +1,6 @@
 """The facts that the generator and the C library share: the fields of a configuration, their
-enumerators, and for each kernel family its element types, its rules, its words, its features and
-its compiler flags.
+enumerators, and for each kernel family and operation its rows' element types, rules, words and
+features.
 
 The values of enumerators repeat include/flashattn.h; the generated kernel_table.c asserts that they
 agree. Everything else about a configuration is generated from here (config_facts.h and
@@ -11,7 +11,7 @@ and in the family's file in src/.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import NamedTuple, Union
 
@@ -211,22 +211,18 @@ def _switch(field_name: str, word: str) -> Word:
 
 @dataclass(frozen=True)
 class Layout:
-    """A kind of family: the fields of its configurations, and how they are written."""
+    """A kind of rows: the fields of their configurations, and how they are written."""
 
-    name: str  # also that of its Wrapper
-    on_cpu: bool
+    name: str  # also that of their Wrapper
     shape: tuple[str, ...]  # in the parentheses, after dtype and d_head
     words: tuple[Word, ...] = ()  # between the colon and the features, in order
     needs: tuple[tuple[str, str], ...] = ()  # a switch, and the switch that it needs
     has_d_head_v: bool = False  # a row may have a head dimension of V and O apart from d_head
     has_operand_dtype: bool = False  # a row may say what type its products are computed in
-    has_kernels: bool = True  # if not, its rows are computed by rows of other families
-
-    @property
-    def any_d_head(self) -> bool:
-        """Whether a d_head of 0, written "any", stands for every head dimension. If not, a kernel
-        also serves smaller head dimensions than its own, of Q and K and of V and O alike."""
-        return self.on_cpu
+    has_kernels: bool = True  # if not, such rows are computed by rows of other families
+    # Whether a d_head of 0, written "any", stands for every head dimension. If not, a kernel also
+    # serves smaller head dimensions than its own, of Q and K and of V and O alike.
+    any_d_head: bool = False
 
     @property
     def counts(self) -> Word | None:
@@ -238,7 +234,7 @@ class Layout:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that mean something to the family, in sort order."""
+        """The fields that mean something in such rows, in sort order."""
         specific = {*self.shape, *(name for word in self.words for name in word.fields)}
         common = {"arch", "op", "dtype", "d_head", "features"}
         if self.has_d_head_v:
@@ -255,10 +251,9 @@ class Layout:
         return f"{words} or {features}, each once" if words else f"{features}, each once"
 
 
-CPU = Layout("cpu", on_cpu=True, shape=("B_r", "B_c"))
+CPU = Layout("cpu", shape=("B_r", "B_c"), any_d_head=True)
 SM80 = Layout(
     "sm80",
-    on_cpu=False,
     shape=("B_r", "B_c", "n_warps"),
     words=(
         _switch("async_copy", "async"),
@@ -277,20 +272,17 @@ SM80 = Layout(
 )
 SM80_DECODE = Layout(
     "sm80_decode",
-    on_cpu=False,
     shape=("B_r", "B_c", "n_warps"),
     words=(Word("stages", ("n_stages",), places=("N",)),),
 )
 SM80_MLA = Layout(
     "sm80_mla",
-    on_cpu=False,
     shape=("B_r", "B_c", "n_warps"),
     words=(Word("stages", ("n_stages",), places=("N",)),),
     has_d_head_v=True,
 )
 SM90 = Layout(
     "sm90",
-    on_cpu=False,
     shape=("B_r", "B_c", "n_warps"),
     words=(
         Word("stages", ("n_stages",), places=("N",)),
@@ -304,17 +296,15 @@ SM90 = Layout(
     has_d_head_v=True,
     has_operand_dtype=True,
 )
-MIXED = Layout("mixed", on_cpu=False, shape=("B_r",), has_kernels=False)
+MIXED = Layout("mixed", shape=("B_r",), has_kernels=False)
 
 SM90_DECODE = Layout(
     "sm90_decode",
-    on_cpu=False,
     shape=("B_r", "B_c", "n_warps"),
     words=(Word("stages", ("n_stages",), places=("N",)), _switch("ping_pong", "ping_pong")),
 )
 SM90_MLA = Layout(
     "sm90_mla",
-    on_cpu=False,
     shape=("B_r", "B_c", "n_warps"),
     words=(Word("stages", ("n_stages",), places=("N",)),),
     has_d_head_v=True,
@@ -357,25 +347,17 @@ def _quantised(kv: Dtype, *types: Dtype) -> tuple[Types, ...]:
 
 
 @dataclass(frozen=True)
-class Family:
-    """A kernel family: the kernels of one arch."""
+class Rows:
+    """What the rows of a family for one operation may be."""
 
-    arch: Arch
     layout: Layout
-    types: tuple[Types, ...]  # types that its rows serve; each row those of its kv and operand
-    # For each operation that it computes the rules of the fields, but for those that rule() knows.
-    operations: Mapping[Op, Mapping[str, Rule]] = field(default_factory=dict)
-    features: int = BASIC_FEATURES  # features that its rows may cover
-    flags: tuple[str, ...] = ()  # what its kernels need from the compiler
-
-    @property
-    def name(self) -> str:
-        """The family's name on the command line, in kernel names and in file names."""
-        return self.arch.name.lower()
+    types: tuple[Types, ...]  # types that they serve; each row those of its kv and operand
+    rules: Mapping[str, Rule]  # of the fields, but for those that rule() knows
+    features: int = BASIC_FEATURES  # features that they may cover
 
     @property
     def row_types(self) -> tuple[tuple[int, int], ...]:
-        """The pairs of dtype and operand_dtype that its rows may have."""
+        """The pairs of dtype and operand_dtype that a row may have."""
         return tuple(sorted({(int(types.kv), int(types.operand)) for types in self.types}))
 
     def outputs(self, dtype: int, operand_dtype: int) -> dict[Dtype, list[Dtype]]:
@@ -383,10 +365,8 @@ class Family:
         pairs = [(t.q, t.o) for t in self.types if (t.kv, t.operand) == (dtype, operand_dtype)]
         return {q: sorted(o for of, o in pairs if of == q) for q in sorted({q for q, _ in pairs})}
 
-    def rule(self, name: str, op: int = Op.FORWARD) -> Rule:
-        """The rule of a field other than arch, in rows of an operation that the family has."""
-        if name == "op":
-            return Choice(tuple(sorted(self.operations)))
+    def rule(self, name: str) -> Rule:
+        """The rule of a field other than arch and op."""
         if name == "features":
             return FeatureBits(self.features)
         if name == "dtype":
@@ -395,7 +375,22 @@ class Family:
             return ANY_VALUE
         if name in self.layout.switches:
             return SWITCH
-        return self.operations[Op(op)][name] if name in self.layout.fields else Zero()
+        return self.rules[name] if name in self.layout.fields else Zero()
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kernel family: the kernels of one arch."""
+
+    arch: Arch
+    on_cpu: bool
+    operations: Mapping[Op, Rows]
+    flags: tuple[str, ...] = ()  # what its kernels need from the compiler
+
+    @property
+    def name(self) -> str:
+        """The family's name on the command line, in kernel names and in file names."""
+        return self.arch.name.lower()
 
 
 AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c")
@@ -425,17 +420,19 @@ def _cpu(
     flags: tuple[str, ...] = (),
 ) -> Family:
     rules = {
-            "d_head": Range(0, INT32_MAX),
+        "d_head": Range(0, INT32_MAX),
         "B_r": Range(1, 1024, step),
         "B_c": Range(1, 4096, step),
     }
-    return Family(arch, CPU, types, {Op.FORWARD: rules}, CPU_FEATURES, flags)
+    forward = Rows(CPU, types, rules, CPU_FEATURES)
+    return Family(arch, True, {Op.FORWARD: forward}, flags)
 
 
 def _cuda(
     arch: Arch, layout: Layout, types: tuple[Types, ...], rules: Mapping[str, Rule]
 ) -> Family:
-    return Family(arch, layout, types, {Op.FORWARD: rules}, ALL_FEATURES)
+    forward = Rows(layout, types, rules, ALL_FEATURES)
+    return Family(arch, False, {Op.FORWARD: forward})
 
 
 _SM80_RULES = {
@@ -512,3 +509,8 @@ FAMILIES = {
 }
 # The family whose short form is written without its name.
 UNNAMED_ARCH = Arch.SM80
+
+
+def rows_of(arch: int, op: int) -> Rows:
+    """Returns what the rows of a family for an operation that it has may be."""
+    return FAMILIES[Arch(arch)].operations[Op(op)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .config import Config, converts, operand_dtype
-from .facts import FAMILIES, FRAGMENT, MMA_ROWS, SM80, Arch, Dtype, Family, Feature
+from .facts import FAMILIES, FRAGMENT, MMA_ROWS, SM80, Arch, Dtype, Family, Feature, Op
 
 # Repeats DECODE_SHARED_BYTES_MAX of kernels/sm80/decode_kernel.h.
 SM80_DECODE_SHARED_BYTES_MAX = 226 * 1024
@@ -35,15 +35,18 @@ SM90_SHARED_BYTES_MAX = 227 * 1024
 
 def _field_rules(config: Config, family: Family) -> Iterator[str]:
     """Checks each field, switches that need another one, and that a kernel has one name."""
-    yield from family.rule("op").broken("op", config.op, family.arch.name)
+    if config.op not in family.operations:
+        yield f"op is {config.op}: the family has no such value"
+        return
+    rows = family.operations[Op(config.op)]
     for field in config.__dataclass_fields__:
         if field not in ("arch", "op"):
-            rule = family.rule(field, config.op)
+            rule = rows.rule(field)
             yield from rule.broken(field, getattr(config, field), family.arch.name)
-    for switch, needed in family.layout.needs:
+    for switch, needed in rows.layout.needs:
         if getattr(config, switch) and not getattr(config, needed):
             yield f"{switch} is 1: it needs {needed}, which is 0"
-    if (config.dtype, config.operand_dtype) not in family.row_types:
+    if (config.dtype, config.operand_dtype) not in rows.row_types:
         yield (
             f"operand_dtype is {config.operand_dtype}: the family has no such value with dtype "
             f"{config.dtype}"
@@ -234,13 +237,13 @@ def _mixed_rules(config: Config) -> Iterator[str]:
 
 
 RULES_AMONG_FIELDS = {
-    Arch.SM80: _sm80_rules,
-    Arch.SM80_DECODE: _sm80_decode_rules,
-    Arch.SM80_MLA: _sm80_mla_rules,
-    Arch.SM90: _sm90_rules,
-    Arch.SM90_DECODE: _sm90_decode_rules,
-    Arch.SM90_MLA: _sm90_mla_rules,
-    Arch.MIXED: _mixed_rules,
+    (Arch.SM80, Op.FORWARD): _sm80_rules,
+    (Arch.SM80_DECODE, Op.FORWARD): _sm80_decode_rules,
+    (Arch.SM80_MLA, Op.FORWARD): _sm80_mla_rules,
+    (Arch.SM90, Op.FORWARD): _sm90_rules,
+    (Arch.SM90_DECODE, Op.FORWARD): _sm90_decode_rules,
+    (Arch.SM90_MLA, Op.FORWARD): _sm90_mla_rules,
+    (Arch.MIXED, Op.FORWARD): _mixed_rules,
 }
 
 
@@ -248,8 +251,9 @@ def _rules(config: Config) -> Iterator[str]:
     """Yields broken rules in order and lazily, so that each rule may rely on those before it."""
     arch = Arch(config.arch)
     yield from _field_rules(config, FAMILIES[arch])
-    if arch in RULES_AMONG_FIELDS:
-        yield from RULES_AMONG_FIELDS[arch](config)
+    rules = RULES_AMONG_FIELDS.get((arch, config.op))
+    if rules is not None:
+        yield from rules(config)
 
 
 def broken_rule(config: Config) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from enum import Enum
 
 from .config import Config, converts
-from .facts import FAMILIES, Arch, Feature
+from .facts import FAMILIES, Arch, Feature, Op
 
 HOPPER = 90  # compute capability 9.0
 HOPPER_FAMILIES = (Arch.SM90, Arch.SM90_DECODE, Arch.SM90_MLA)
@@ -30,7 +30,10 @@ class Code(Enum):
 
 
 def is_before_hopper(config: Config) -> bool:
-    """Says whether a row is one of those without machine code for 9.0."""
+    """Says whether a row is one of those without machine code for 9.0, where rows of the forward
+    pass have better ones."""
+    if config.op != Op.FORWARD:
+        return False
     if config.arch == Arch.SM80:
         return bool(config.async_copy)
     if config.arch == Arch.SM80_MLA:
@@ -42,7 +45,7 @@ def is_before_hopper(config: Config) -> bool:
 def code_of(config: Config) -> Code:
     if is_before_hopper(config):
         return Code.BEFORE_HOPPER
-    if config.arch == Arch.SM80 and not converts(config):
+    if (config.arch, config.op) == (Arch.SM80, Op.FORWARD) and not converts(config):
         return Code.ONE_SOURCE
     return Code.OF_FAMILY
 
@@ -50,7 +53,7 @@ def code_of(config: Config) -> Code:
 def has_machine_code(config: Config, capabilities: Collection[int]) -> bool:
     """Says whether a row belongs to a library for these compute capabilities, 10 * major + minor;
     none: for all. CPU rows do, and so do rows that have no kernel of their own."""
-    if FAMILIES[Arch(config.arch)].layout.on_cpu or not capabilities:
+    if FAMILIES[Arch(config.arch)].on_cpu or not capabilities:
         return True
     if config.arch in HOPPER_FAMILIES:
         return HOPPER in capabilities

@@ -11,12 +11,13 @@ from .config import Config
 from .facts import (
     BASIC_FEATURES,
     BASIC_TYPES,
-    FAMILIES,
     FIELDS,
     PAGED_FEATURES,
     Arch,
     Dtype,
     Feature,
+    Op,
+    rows_of,
 )
 from .legality import legal, sm90_warps, worth_building
 from .short_form import parse_config
@@ -330,7 +331,7 @@ def ship_cpu() -> list[Config]:
             dtype=types,
             B_r=[B_r],
             B_c=[B_c],
-            features=[FAMILIES[arch].features],
+            features=[rows_of(arch, Op.FORWARD).features],
         )
     ]
 

@@ -30,6 +30,7 @@ from .facts import (
     Layout,
     Op,
     Word,
+    rows_of,
 )
 
 INTEGER = re.compile(r"-?[0-9]+")
@@ -59,7 +60,7 @@ def _check_formattable(config: Config) -> None:
     _require(config.features & ~KNOWN_FEATURES == 0, f"features is {config.features}: unknown bits")
     family = FAMILIES[Arch(config.arch)]
     _require(config.op in family.operations, f"op is {config.op}: the family does not have it")
-    layout = family.layout
+    layout = family.operations[Op(config.op)].layout
     for field in FIELDS:
         value = getattr(config, field)
         if field not in layout.fields:
@@ -85,7 +86,7 @@ def _format_name(config: Config) -> str:
 def format_config(config: Config) -> str:
     """Returns the short form; raises ShortFormError if the configuration has none."""
     _check_formattable(config)
-    layout = FAMILIES[Arch(config.arch)].layout
+    layout = rows_of(config.arch, config.op).layout
     any_d_head = layout.any_d_head and config.d_head == 0
     d_head = ANY_D_HEAD if any_d_head else str(config.d_head)
     if config.d_head_v:
@@ -157,16 +158,16 @@ def _parse_family(scanner: _Scanner) -> Family:
     return FAMILIES[Arch[word]]
 
 
-def _parse_op(scanner: _Scanner) -> Op:
+def _parse_op(scanner: _Scanner, family: Family) -> Op:
     """Reads the operation's word, if there is one, and the parenthesis after it."""
-    if scanner.accept("("):
-        return Op.FORWARD
     position = scanner.position
-    ops = {op.word: op for op in Op}
-    word = scanner.take(WORD, "'('")
+    has_word = not scanner.accept("(")
+    word = scanner.take(WORD, "'('") if has_word else Op.FORWARD.word
+    ops = {op.word: op for op in family.operations}
     if word not in ops:
-        scanner.fail(f"unknown operation {word}", position)
-    scanner.expect("(")
+        scanner.fail(f"{family.arch.name} has no operation {word}", position)
+    if has_word:
+        scanner.expect("(")
     return ops[word]
 
 
@@ -240,8 +241,9 @@ def parse_config(text: str) -> Config:
     """Reads a short form. A ShortFormError names the column where the text is not one."""
     scanner = _Scanner(text)
     family = _parse_family(scanner)
-    layout = family.layout
-    values = {"op": int(_parse_op(scanner)), **_parse_shape(scanner, layout)}
+    op = _parse_op(scanner, family)
+    layout = family.operations[op].layout
+    values = {"op": int(op), **_parse_shape(scanner, layout)}
     if scanner.accept(":"):
         values.update(_parse_words(scanner, layout))
     if not scanner.at_end():

@@ -1,8 +1,8 @@
 """A kernel's function calls the family's code with its configuration as a constant. Most kernels
 are a translation unit each.
 
-Each kind of family (a Layout of facts.py) that has kernels has a Wrapper for each operation;
-without one it is not built.
+Each kind of rows (a Layout of facts.py) that has kernels has a Wrapper for each operation; without
+one their family is not built.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from .config import Config, c_initialiser, kernel_name
-from .facts import FAMILIES, Arch, Dtype, Op
+from .facts import FAMILIES, Arch, Dtype, Op, rows_of
 from .short_form import format_config
 
 WIDTH = 100
@@ -248,4 +248,4 @@ WRAPPERS = {
 
 
 def wrapper_of(config: Config) -> Wrapper:
-    return WRAPPERS[FAMILIES[Arch(config.arch)].layout.name, Op(config.op)]
+    return WRAPPERS[rows_of(config.arch, config.op).layout.name, Op(config.op)]

@@ -16,7 +16,7 @@ static flash_status_t look_up(const flash_config_t *config, const flash_kernel_t
     FLASH_TRY(config_read(&known, config));
     FLASH_TRY(kernel_table_require(&known, kernel));
     const family_t *family = (*kernel)->family;
-    const bool on_cpu = family->facts->layout->on_cpu;
+    const bool on_cpu = family->facts->on_cpu;
     FLASH_TRY(device_describe(on_cpu ? FLASH_DEVICE_CPU : FLASH_DEVICE_CUDA_CURRENT, &device));
     const char *lack = family_lack(family, &device);
     FLASH_REQUIRE(lack == NULL, FLASH_ERROR_UNSUPPORTED, "%s cannot run here: %s", (*kernel)->name,

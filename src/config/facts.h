@@ -1,7 +1,7 @@
 /*
  * These tables have the facts about configurations that the generator knows (codegen/facts.py): the
- * fields in sort order, and per kernel family its short form, the rules of its fields, its features
- * and its element types. config_facts.c holds the tables.
+ * fields in sort order, and for each kernel family and operation the short form of its rows, the
+ * rules of their fields and their element types. config_facts.c holds the tables.
  */
 #ifndef FLASH_CONFIG_FACTS_TYPES_H
 #define FLASH_CONFIG_FACTS_TYPES_H
@@ -29,7 +29,7 @@ enum {
         CONFIG_N_OPS
 };
 
-/* The values that a field may have. A field that means nothing to the family has RULE_ZERO. */
+/* The values that a field may have. A field that means nothing in such rows has RULE_ZERO. */
 typedef struct config_rule {
     enum {
         RULE_ZERO,   /* 0 */
@@ -61,9 +61,8 @@ typedef struct config_need {
     int32_t needed;
 } config_need_t;
 
-/* The fields of the configurations of one kind of family, and how they are written. */
+/* The fields of the configurations of one kind of rows, and how they are written. */
 typedef struct config_layout {
-    bool on_cpu;
     bool any_d_head;   /* a d_head of 0, written "any", stands for every head dimension; without
                           it a kernel also serves smaller d_head than its own */
     bool has_d_head_v; /* a d_head_v other than 0 is written behind d_head, as "192/128" */
@@ -90,21 +89,30 @@ typedef struct row_types {
     type_pairs_t pairs;
 } row_types_t;
 
+/* What the rows of a family for one operation may be. */
+typedef struct row_facts {
+    const config_layout_t *layout;
+    const config_rule_t *rules; /* [CONFIG_N_FIELDS] */
+    int32_t n_types;
+    const row_types_t *types; /* of all dtype and operand_dtype that a row may have */
+} row_facts_t;
+
 typedef struct family_facts {
     int32_t arch;
     const char *name;
-    const config_layout_t *layout;
-    int32_t features;                         /* features that its rows may cover */
-    const config_rule_t *rules[CONFIG_N_OPS]; /* [CONFIG_N_FIELDS] each; NULL: no such rows */
-    int32_t n_types;
-    const row_types_t *types; /* of all dtype and operand_dtype that its rows may have */
+    bool on_cpu;
+    const row_facts_t *rows[CONFIG_N_OPS]; /* by FLASH_OP_...; NULL: no such rows */
 } family_facts_t;
 
-#define DECLARE_FACTS(NAME, name)                                                                  \
-    extern const family_facts_t family_facts_##name;                                               \
-    extern const row_types_t family_types_##name[];
-FLASH_CONFIG_ARCHS(DECLARE_FACTS)
-#undef DECLARE_FACTS
+#define DECLARE_FAMILY_FACTS(NAME, name) extern const family_facts_t family_facts_##name;
+FLASH_CONFIG_ARCHS(DECLARE_FAMILY_FACTS)
+#undef DECLARE_FAMILY_FACTS
+
+#define DECLARE_ROW_FACTS(name)                                                                    \
+    extern const row_facts_t row_facts_##name;                                                     \
+    extern const row_types_t row_types_##name[];
+FLASH_CONFIG_ROWS(DECLARE_ROW_FACTS)
+#undef DECLARE_ROW_FACTS
 
 /* Returns the offset of a field in a configuration, where every member has 32 bits. */
 static inline size_t config_field_offset(int32_t field) {
@@ -121,9 +129,9 @@ static inline void config_set_field(flash_config_t *config, int32_t field, int32
 
 const char *config_field_name(int32_t field);
 
-/* Returns the rules of the rows for an operation; NULL if the family has none. */
-static inline const config_rule_t *config_rules(const family_facts_t *facts, int32_t op) {
-    return op >= 0 && op < CONFIG_N_OPS ? facts->rules[op] : NULL;
+/* Returns what the rows for an operation may be; NULL if the family has none. */
+static inline const row_facts_t *family_rows(const family_facts_t *facts, int32_t op) {
+    return op >= 0 && op < CONFIG_N_OPS ? facts->rows[op] : NULL;
 }
 
 #endif

@@ -31,7 +31,7 @@ flash_status_t family_require(int32_t arch, flash_status_t refusal, const family
 }
 
 const char *family_lack(const family_t *family, const device_t *device) {
-    const bool on_cpu = family->facts->layout->on_cpu;
+    const bool on_cpu = family->facts->on_cpu;
     if (device_is_cpu(device) != on_cpu)
         return on_cpu ? "the kernel runs on the CPU device only"
                       : "the kernel runs on CUDA devices only";

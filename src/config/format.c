@@ -43,9 +43,7 @@ static flash_status_t check_switches(const flash_config_t *config, const config_
 }
 
 static flash_status_t check_absent(const flash_config_t *config, const family_facts_t *facts) {
-    const config_rule_t *rules = config_rules(facts, config->op);
-    FLASH_REQUIRE(rules != NULL, FLASH_ERROR_INVALID_ARGUMENT,
-                  "op is %" PRId32 ": the %s family does not have it", config->op, facts->name);
+    const config_rule_t *rules = facts->rows[config->op]->rules;
     for (int32_t field = 0; field < CONFIG_N_FIELDS; field++)
         FLASH_REQUIRE(rules[field].kind != RULE_ZERO || config_field(config, field) == 0,
                       FLASH_ERROR_INVALID_ARGUMENT,
@@ -108,10 +106,14 @@ flash_status_t flash_config_format(const flash_config_t *config, char *text, siz
     FLASH_TRY(config_read(&known, config));
     FLASH_TRY(family_require(known.arch, FLASH_ERROR_INVALID_ARGUMENT, &family));
     FLASH_TRY(check_enumerators(&known));
-    FLASH_TRY(check_switches(&known, family->facts->layout));
+    const row_facts_t *rows = family_rows(family->facts, known.op);
+    FLASH_REQUIRE(rows != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "op is %" PRId32 ": the %s family does not have it", known.op,
+                  family->facts->name);
+    FLASH_TRY(check_switches(&known, rows->layout));
     FLASH_TRY(check_absent(&known, family->facts));
     put_name(&w, &known, family->facts);
-    put_shape(&w, &known, family->facts->layout);
-    put_words(&w, &known, family->facts->layout);
+    put_shape(&w, &known, rows->layout);
+    put_words(&w, &known, rows->layout);
     return text_copy(&w, "the short form", text, size);
 }

@@ -56,7 +56,7 @@ flash_status_t kernel_table_check(const flash_kernel_t *kernel) {
 
 static bool has_cuda_rows(void) {
     for (int32_t i = 0; i < kernel_table_count; i++)
-        if (!kernel_table[i].family->facts->layout->on_cpu)
+        if (!kernel_table[i].family->facts->on_cpu)
             return true;
     return false;
 }
@@ -70,7 +70,7 @@ flash_status_t kernel_table_require(const flash_config_t *config, const flash_ke
     char text[FLASH_CONFIG_TEXT_SIZE] = "";
     FLASH_TRY(family_require(config->arch, FLASH_ERROR_INVALID_CONFIG, &family));
     FLASH_TRY(flash_config_format(config, text, sizeof text));
-    const bool lacks_cuda = !family->facts->layout->on_cpu && !has_cuda_rows();
+    const bool lacks_cuda = !family->facts->on_cpu && !has_cuda_rows();
     return status_fail(
         FLASH_ERROR_NOT_BUILT,
         "%s is a legal configuration without a kernel in this library%s (kernels in it: %d)", text,

@@ -15,6 +15,7 @@ struct flash_kernel {
                                rows, which rows of other families compute, and in rows that a build
                                for tests does not compile */
     const family_t *family;
+    const row_facts_t *facts; /* of the family's rows for its operation */
     const row_types_t *types; /* the element types of problems that it serves */
 };
 

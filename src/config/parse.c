@@ -14,7 +14,7 @@
 typedef struct reading {
     text_reader_t at;
     flash_config_t config;
-    const config_layout_t *layout; /* of its family, after that has been read */
+    const config_layout_t *layout; /* of its rows, after the family and the operation are read */
     bool has_counts;               /* the word that is always there has been read */
 } reading_t;
 
@@ -54,13 +54,22 @@ static flash_status_t read_arch(text_reader_t *r, int32_t *arch) {
     return FLASH_SUCCESS;
 }
 
+/* Reads the operation, which the text of the forward pass lacks, and finds the rows' facts. */
+static flash_status_t read_op(reading_t *r, const family_facts_t *facts, const row_facts_t **rows) {
+    text_skip_blanks(&r->at);
+    const text_reader_t word = r->at;
+    words_take_op(&r->at, &r->config.op);
+    *rows = facts->rows[r->config.op];
+    return *rows != NULL ? FLASH_SUCCESS : text_expected(&word, "an operation of the family");
+}
+
 static flash_status_t read_family(reading_t *r) {
     const family_t *family;
+    const row_facts_t *rows;
     FLASH_TRY(read_arch(&r->at, &r->config.arch));
     FLASH_TRY(family_require(r->config.arch, FLASH_ERROR_INVALID_ARGUMENT, &family));
-    text_skip_blanks(&r->at);
-    words_take_op(&r->at, &r->config.op);
-    r->layout = family->facts->layout;
+    FLASH_TRY(read_op(r, family->facts, &rows));
+    r->layout = rows->layout;
     r->has_counts = true;
     for (int32_t i = 0; i < r->layout->n_words; i++)
         if (r->layout->words[i].n_counts > 0)

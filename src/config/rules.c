@@ -59,7 +59,7 @@ static flash_status_t check_needs(const flash_config_t *config, const config_lay
     return FLASH_SUCCESS;
 }
 
-static flash_status_t check_types(const flash_config_t *config, const family_facts_t *facts) {
+static flash_status_t check_types(const flash_config_t *config, const row_facts_t *facts) {
     for (int32_t i = 0; i < facts->n_types; i++)
         if (facts->types[i].dtype == config->dtype &&
             facts->types[i].operand_dtype == config->operand_dtype)
@@ -81,13 +81,12 @@ static flash_status_t check_d_head_v(const flash_config_t *config) {
 flash_status_t config_check(const flash_config_t *config) {
     const family_t *family;
     FLASH_TRY(family_require(config->arch, FLASH_ERROR_INVALID_CONFIG, &family));
-    const family_facts_t *facts = family->facts;
-    const config_rule_t *rules = config_rules(facts, config->op);
-    FLASH_REQUIRE(rules != NULL, FLASH_ERROR_INVALID_CONFIG,
+    const row_facts_t *facts = family_rows(family->facts, config->op);
+    FLASH_REQUIRE(facts != NULL, FLASH_ERROR_INVALID_CONFIG,
                   "op is %" PRId32 ": the family has no such value", config->op);
     for (int32_t field = 0; field < CONFIG_N_FIELDS; field++)
-        FLASH_TRY(check_field(config_field_name(field), config_field(config, field), &rules[field],
-                              facts->name));
+        FLASH_TRY(check_field(config_field_name(field), config_field(config, field),
+                              &facts->rules[field], family->facts->name));
     FLASH_TRY(check_needs(config, facts->layout));
     FLASH_TRY(check_types(config, facts));
     FLASH_TRY(check_d_head_v(config));

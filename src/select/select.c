@@ -55,7 +55,8 @@ static bool may_serve(const family_place_t *place, const problem_t *problem, con
         return false;
     if (place->counts != NULL && !place->counts(device))
         return false;
-    return family_lack(family, device) == NULL && types_of_family_serve(family->facts, problem);
+    return family_lack(family, device) == NULL &&
+           types_of_rows_serve(family->facts->rows[problem->op], problem);
 }
 
 static bool declines(const flash_kernel_t *kernel, const problem_t *problem,
@@ -139,7 +140,7 @@ static taken_t find_types(const problem_t *problem, const device_t *device) {
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const flash_kernel_t *kernel = &kernel_table[i];
         if (kernel->config.op != problem->op || kernel->config.dtype != problem->dtype ||
-            kernel->family->facts->layout->on_cpu != device_is_cpu(device))
+            kernel->family->facts->on_cpu != device_is_cpu(device))
             continue;
         types_add(&taken.pairs, &kernel->types->pairs);
         taken.some = true;

@@ -14,7 +14,7 @@
 /* Some families have rows with d_head 0, which serve every head dimension, and other rows for one
  * head dimension each. Rows of other families pad smaller heads. */
 static bool serves_head(const flash_kernel_t *kernel, int32_t of_row, int32_t of_problem) {
-    if (kernel->family->facts->layout->any_d_head)
+    if (kernel->facts->layout->any_d_head)
         return of_row == 0 || of_row == of_problem;
     return of_row >= of_problem;
 }

@@ -19,7 +19,7 @@ const char *types_mismatch(const row_types_t *types, const problem_t *problem) {
     return types->pairs.outputs[p->q_dtype] == 0 ? "q.dtype" : "o.dtype";
 }
 
-bool types_of_family_serve(const family_facts_t *facts, const problem_t *problem) {
+bool types_of_rows_serve(const row_facts_t *facts, const problem_t *problem) {
     for (int32_t i = 0; i < facts->n_types; i++)
         if (types_serve(&facts->types[i], problem))
             return true;

@@ -26,8 +26,8 @@ static inline bool types_serve(const row_types_t *types, const problem_t *proble
            types_pair_has(&types->pairs, problem->params.q_dtype, problem->params.o_dtype);
 }
 
-/* Says whether rows of the family may serve the problem's types. */
-bool types_of_family_serve(const family_facts_t *facts, const problem_t *problem);
+/* Says whether such rows may serve the problem's types. */
+bool types_of_rows_serve(const row_facts_t *facts, const problem_t *problem);
 
 /* Writes the problem's types: "BF16", or "BF16 (Q BF16, O FP32)", with K and V first. */
 void types_name(const problem_t *problem, char text[TYPES_NAME_SIZE]);

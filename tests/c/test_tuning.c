@@ -273,7 +273,7 @@ static void results_that_do_not_serve_are_passed_over(void **state) {
         skip();
     for (int32_t i = 0; i < kernel_table_count; i++)
         if (kernel_table[i].config.dtype == FLASH_DTYPE_BF16 &&
-            !kernel_table[i].family->facts->layout->on_cpu)
+            !kernel_table[i].family->facts->on_cpu)
             f.results->rows[0].kernel = &kernel_table[i];
     assert_ptr_equal(followed(&f, f.results, reason), f.rivals[0]);
     free(f.results);

@@ -42,7 +42,7 @@ any_config = st.builds(Config, **dict.fromkeys(FIELDS, int32))
 # Configurations with a short form: any numbers, but known enumerators and words.
 cpu_config = st.builds(
     Config,
-    arch=st.sampled_from([int(f.arch) for f in FAMILIES.values() if f.layout.on_cpu]),
+    arch=st.sampled_from([int(f.arch) for f in FAMILIES.values() if f.on_cpu]),
     dtype=dtypes,
     d_head=int32,
     B_r=int32,

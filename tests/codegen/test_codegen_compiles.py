@@ -70,7 +70,7 @@ def generated(tmp_path_factory):
     update(directory, generated_files(ship_cpu()))
     (directory / "cpu").mkdir()
     for family in FAMILIES.values():
-        if family.layout.on_cpu:
+        if family.on_cpu:
             header = directory / "cpu" / f"{family.name}.h"
             header.write_text(STAND_IN.format(family=family.name))
     (directory / "walk.c").write_text(WALK)

@@ -23,10 +23,13 @@ from codegen.facts import (
     Op,
     Types,
     Zero,
+    rows_of,
 )
 from codegen.legality import RULES_AMONG_FIELDS
 from codegen.sets import all_sets
 from codegen.wrappers import WRAPPERS
+
+ROWS = [rows for family in FAMILIES.values() for rows in family.operations.values()]
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +59,14 @@ def test_fields_are_those_of_the_python_binding(root):
 
 
 def test_every_field_means_something_to_a_family():
-    assert {name for family in FAMILIES.values() for name in family.layout.fields} == set(FIELDS)
+    assert {name for rows in ROWS for name in rows.layout.fields} == set(FIELDS)
 
 
-def test_every_field_of_a_family_has_a_rule_and_no_other_field_has():
-    for family in FAMILIES.values():
-        for name in FIELDS[1:]:
-            means_nothing = isinstance(family.rule(name), Zero)
-            assert means_nothing == (name not in family.layout.fields)
+def test_every_field_of_a_row_has_a_rule_and_no_other_field_has():
+    for rows in ROWS:
+        for name in FIELDS[2:]:
+            means_nothing = isinstance(rows.rule(name), Zero)
+            assert means_nothing == (name not in rows.layout.fields)
 
 
 @pytest.mark.parametrize(
@@ -86,16 +89,17 @@ def test_features_are_single_bits():
 def test_every_row_serves_q_and_o_of_one_type_and_no_combination_is_listed_twice():
     """The type is that of K and V, except for those of 8 bits, which only K and V may have."""
     of_keys = {Dtype.E4M3, Dtype.LATENT_E4M3}
-    for family in FAMILIES.values():
-        assert len(set(family.types)) == len(family.types)
-        assert all(of_keys.isdisjoint((types.q, types.o)) for types in family.types)
-        for dtype in family.rule("dtype").values:
-            own = [types for types in family.types if types.kv == dtype and types.q == types.o]
+    for rows in ROWS:
+        assert len(set(rows.types)) == len(rows.types)
+        assert all(of_keys.isdisjoint((types.q, types.o)) for types in rows.types)
+        for dtype in rows.rule("dtype").values:
+            own = [types for types in rows.types if types.kv == dtype and types.q == types.o]
             assert dtype in [types.q for types in own] or (dtype in of_keys and own)
 
 
 def test_documented_types_are_those_of_the_families(root):
-    """The table of docs/configurations.md has a row for each family with words of its own."""
+    """The table of docs/configurations.md has the types of the forward pass, a row for each family
+    with words of its own."""
     text = (root / "docs/configurations.md").read_text()
     section = text.partition("## Element types")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([^|]*)\| ([^|]*)\| ([^|]*)\| ([^|]*)\|$", section, re.MULTILINE)[1:]
@@ -105,7 +109,11 @@ def test_documented_types_are_those_of_the_families(root):
         names = families.replace(" ", "").split(",") if families.strip() else names
         for name in names:
             documented.setdefault(name, set()).update(_combinations(kv, q, o))
-    assert documented == {family.arch.name: set(family.types) for family in FAMILIES.values()}
+    assert documented == {
+        family.arch.name: set(family.operations[Op.FORWARD].types)
+        for family in FAMILIES.values()
+        if Op.FORWARD in family.operations
+    }
 
 
 def _combinations(kv, q, o):
@@ -119,13 +127,13 @@ def _types(text, own):
 
 
 def test_no_family_has_a_feature_that_is_unknown():
-    assert all(family.features & ~KNOWN_FEATURES == 0 for family in FAMILIES.values())
+    assert all(rows.features & ~KNOWN_FEATURES == 0 for rows in ROWS)
     assert BASIC_FEATURES & ~KNOWN_FEATURES == 0
 
 
 def test_no_row_has_a_feature_that_its_family_does_not_claim():
     for config in all_sets():
-        assert config.features & ~FAMILIES[config.arch].features == 0
+        assert config.features & ~rows_of(config.arch, config.op).features == 0
 
 
 def test_the_build_has_every_family(root):
@@ -134,14 +142,17 @@ def test_the_build_has_every_family(root):
     lists = re.findall(r"set\(FLASH_FAMILIES_(\w+) ([^)]*)\)", text)
     on_cpu = {name for key, names in lists if key != "CUDA" for name in names.split()}
     on_cuda = {name for key, names in lists if key == "CUDA" for name in names.split()}
-    layouts = {layout.name for layout in (f.layout for f in FAMILIES.values())}
-    without = {f.layout.name for f in FAMILIES.values() if not f.layout.has_kernels}
-    assert without == layouts - {layout for layout, _ in WRAPPERS}
     expected = FAMILIES.values()
-    assert on_cpu == {f.name for f in expected if f.layout.on_cpu} - {"reference"}
-    assert on_cuda == {f.name for f in expected if not f.layout.on_cpu}
+    assert on_cpu == {f.name for f in expected if f.on_cpu} - {"reference"}
+    assert on_cuda == {f.name for f in expected if not f.on_cpu}
+
+
+def test_rows_with_kernels_and_no_others_have_a_wrapper():
+    kinds = {(rows.layout, op) for f in FAMILIES.values() for op, rows in f.operations.items()}
+    assert {(layout.name, op) for layout, op in kinds if layout.has_kernels} == set(WRAPPERS)
 
 
 def test_every_arch_has_a_family():
     assert set(FAMILIES) == set(Arch)
-    assert set(RULES_AMONG_FIELDS) <= set(Arch)
+    known = {(family.arch, op) for family in FAMILIES.values() for op in family.operations}
+    assert set(RULES_AMONG_FIELDS) <= known

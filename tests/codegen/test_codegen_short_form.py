@@ -147,7 +147,7 @@ def test_other_ways_to_write_the_same(text):
         ("", "a family or '(' expected at column 1 of ''"),
         ("AVX9 (FP16, any, 64, 64)", "unknown family AVX9 at column 1"),
         ("avx2 (FP16, any, 64, 64)", "unknown family avx2 at column 1"),
-        ("AVX2 FP16", "unknown operation FP16 at column 6"),
+        ("AVX2 FP16", "AVX2 has no operation FP16 at column 6"),
         ("AVX2 (FP8, any, 64, 64)", "unknown dtype FP8 at column 7"),
         ("AVX2 (, any, 64, 64)", "a dtype expected at column 7"),
         ("AVX2 (FP16 any, 64, 64)", "',' expected at column 12"),

@@ -9,7 +9,7 @@ import pytest
 
 from codegen.config import c_initialiser, converts, kernel_name, operand_dtype
 from codegen.emit import generated_files
-from codegen.facts import FAMILIES, Arch, Dtype, Types
+from codegen.facts import FAMILIES, Arch, Dtype, Op, Types
 from codegen.legality import broken_rule, legal
 from codegen.selection import SelectionError, select
 from codegen.short_form import format_config, parse_config
@@ -23,8 +23,10 @@ def toy(monkeypatch):
     """SM90 with rows that multiply e4m3 as such, for Q of e4m3."""
     family = FAMILIES[Arch.SM90]
     products = tuple(Types(Dtype.E4M3, Dtype.E4M3, o, Dtype.E4M3) for o in (Dtype.BF16, Dtype.FP32))
-    monkeypatch.setitem(FAMILIES, Arch.SM90, replace(family, types=family.types + products))
-    return FAMILIES[Arch.SM90]
+    forward = family.operations[Op.FORWARD]
+    rows = replace(forward, types=forward.types + products)
+    monkeypatch.setitem(FAMILIES, Arch.SM90, replace(family, operations={Op.FORWARD: rows}))
+    return rows
 
 
 def test_both_are_legal(toy):
@@ -60,10 +62,11 @@ def test_each_takes_types_of_its_own(toy):
 
 def test_the_table_has_a_row_for_each(toy):
     files = generated_files([CONVERTING, MULTIPLYING])
-    facts = files["config_facts.c"].partition("family_types_sm90[] = {\n")[2].partition("\n};")[0]
+    facts = files["config_facts.c"].partition("row_types_sm90_fwd[] = {\n")[2].partition("\n};")[0]
     entries = re.findall(r"^    \{(\w+), (\w+),$", facts, re.MULTILINE)
     table = files["kernel_table.c"]
-    rows = re.findall(r'"(flash_fwd_sm90_\w+)",\n.*\n.*\n     &family_types_sm90\[(\d)\]\}', table)
+    row = r'"(flash_fwd_sm90_\w+)",\n.*\n.*\n     &row_facts_sm90_fwd,\n'
+    rows = re.findall(row + r"     &row_types_sm90_fwd\[(\d)\]\}", table)
     assert {name: entries[int(index)] for name, index in rows} == {
         kernel_name(CONVERTING): ("FLASH_DTYPE_E4M3", "0"),
         kernel_name(MULTIPLYING): ("FLASH_DTYPE_E4M3", "FLASH_DTYPE_E4M3"),
@@ -78,7 +81,8 @@ def test_the_operand_dtype_goes_with_the_dtype(toy):
 
 def test_no_family_has_such_rows_yet():
     for family in FAMILIES.values():
-        assert {operand for _, operand in family.row_types} == {0}
+        for rows in family.operations.values():
+            assert {operand for _, operand in rows.row_types} == {0}
 
 
 def test_selections_can_name_it():

@@ -29,16 +29,22 @@ CHANGES = {
         ("    FORWARD = 0\n", "    FORWARD = 0\n    COUNT = 1\n"),
         ('{"FORWARD": "fwd"}', '{"FORWARD": "fwd", "COUNT": "count"}'),
         (
-            "{Op.FORWARD: rules}, CPU_FEATURES",
-            "{Op.FORWARD: rules} | ({Op.COUNT: rules} if arch == Arch.REFERENCE else {}), "
-            "CPU_FEATURES",
+            "MIXED = Layout(",
+            'COUNT = Layout("count", shape=("B_r",), any_d_head=True)\nMIXED = Layout(',
+        ),
+        (
+            "    return Family(arch, True, {Op.FORWARD: forward}, flags)\n",
+            '    rules = {"d_head": Range(0, INT32_MAX), "B_r": Choice((1, 2))}\n'
+            "    count = Rows(COUNT, _wide_o(Dtype.FP32), rules, int(Feature.CAUSAL))\n"
+            "    counts = {Op.COUNT: count} if arch == Arch.REFERENCE else {}\n"
+            "    return Family(arch, True, {Op.FORWARD: forward, **counts}, flags)\n",
         ),
     ),
     "codegen/wrappers.py": (
         (
             "WRAPPERS = {\n",
             "WRAPPERS = {\n"
-            '    ("cpu", Op.COUNT): Wrapper(\n'
+            '    ("count", Op.COUNT): Wrapper(\n'
             '        suffix=".c",\n'
             '        header="common/params.h",\n'
             '        parameters="const flash_params_t *params",\n'
@@ -51,10 +57,9 @@ CHANGES = {
         ),
     ),
     "codegen/sets.py": (
-        ("    Feature,\n)", "    Feature,\n    Op,\n)"),
         (
             "        + ship_sm80()\n",
-            "        + [Config(arch=Arch.REFERENCE, op=Op.COUNT, dtype=3, B_r=1, B_c=1)]\n"
+            "        + [Config(arch=Arch.REFERENCE, op=Op.COUNT, dtype=3, B_r=1)]\n"
             "        + ship_sm80()\n",
         ),
     ),
@@ -117,12 +122,28 @@ from flashattn import _abi
 from flashattn._library import library
 c = library()
 c.flash_count.restype = ctypes.c_int32
-text = "REFERENCE count (FP32, any, 1, 1)"
+text = "REFERENCE count (FP32, any, 1)"
 config = flashattn.Config.parse(text)
 assert config.op == 1 and str(config) == text, config
+refused = {
+    "REFERENCE (FP32, any, 1)": "expected ','",
+    "REFERENCE count (FP32, any, 1, 1)": "expected ')'",
+    "AVX2 count (FP32, any, 1)": "expected an operation of the family at position 5",
+    "REFERENCE count (BF16, any, 1)": "dtype is 2: the family has no such value",
+    "REFERENCE count (FP32, any, 4)": "B_r is 4: the family has no such value",
+    "REFERENCE count (FP32, any, 1): window": "features is 0x2: the REFERENCE family does not have",
+    "REFERENCE count (FP32, any, 2)": "is a legal configuration without a kernel",
+}
+for form, reason in refused.items():
+    try:
+        flashattn.config.row(flashattn.Config.parse(form))
+    except (ValueError, LookupError) as error:
+        assert reason in str(error), error
+    else:
+        raise AssertionError(form)
 rows = {k.config.op: k for k in flashattn.kernels() if k.config.dtype == 3}
 assert rows[1].config == config
-assert rows[1].name == "flash_count_reference_fp32_dany_1x1", rows
+assert rows[1].name == "flash_count_reference_fp32_dany_1", rows
 data = [(ctypes.c_float * 8)(*range(8)) for _ in range(4)]
 strides = dict(stride_batch=8, stride_seq=4, stride_head=4)
 tensors = [_abi.flash_tensor_t(data=ctypes.addressof(x), **strides)
