@@ -13,6 +13,7 @@
 #include "config/kernel_table.h"
 #include "core/status.h"
 #include "cuda/family.h"
+#include "cuda/tuning.h"
 #include "kernels/common/sequence.h"
 #include "select/select.h"
 
@@ -97,19 +98,17 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 /* Returns how many rows a decoded sequence may have, unless the caller says otherwise: one tile of
  * decode kernels, or two where a single query has more. */
 static int32_t preferred_rows(const flash_params_t *p) {
-    enum { TILE = 16 };
-    return p->group <= TILE ? TILE : 2 * TILE;
+    return p->group <= MIXED_TILE_ROWS ? MIXED_TILE_ROWS : 2 * MIXED_TILE_ROWS;
 }
 
 /* Says whether there is probably nothing to decode: the batch has one sequence, which belongs to
  * one part; or its keys are packed like its queries (those of a cache are not), and sequences of
  * few queries have few keys too; or every query head has a K/V head of its own, and the forward
- * kernel reads its packed keys as fast unless they are many (measured on an H200). */
+ * kernel reads its packed keys as fast unless they are many. */
 static bool has_no_decode(const flash_params_t *p) {
-    enum { MANY_KEYS = 8192 };
     const bool is_packed = p->cu_seqlens_k != NULL && p->seqused_k == NULL;
     return p->batch < 2 || (is_packed && (p->seqlen_k <= p->seqlen_q ||
-                                          (p->group == 1 && p->seqlen_k <= MANY_KEYS)));
+                                          (p->group == 1 && p->seqlen_k <= MIXED_PACKED_KEYS)));
 }
 
 /* Batch-invariant calls compute a sequence as in any batch. */

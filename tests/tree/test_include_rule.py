@@ -27,7 +27,8 @@ KERNEL_INTERFACES = (
 # one floor may not include each other.
 FLOORS = (("core",), ("config", "arguments"), ("select",), ("cpu", "cuda"), ("api",))
 
-# The folders of src/cuda, with the others that each may include. All may include cuda/family.h.
+# The folders of src/cuda, with the others that each may include. All may include cuda/family.h and
+# cuda/tuning.h.
 CUDA_FOLDERS = {
     "runtime": (),
     "tma": ("runtime",),
@@ -97,7 +98,7 @@ def folder_rules() -> dict[str, str]:
 def cuda_rules(shared: str) -> dict[str, str]:
     """Returns the rules of the folders of src/cuda; all of them may include `shared`."""
     return {
-        f"src/cuda/{name}": rf"cuda/(family|({'|'.join([name, *others])})/\w+)\.h|{shared}"
+        f"src/cuda/{name}": rf"cuda/(family|tuning|({'|'.join([name, *others])})/\w+)\.h|{shared}"
         for name, others in CUDA_FOLDERS.items()
     }
 

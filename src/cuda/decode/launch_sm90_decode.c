@@ -10,9 +10,8 @@
 #include "cuda/tma/paging_sm90.h"
 #include "cuda/tma/tensor_map.h"
 #include "cuda/tma/tma_tensor.h"
+#include "cuda/tuning.h"
 #include "kernels/sm90/decode_kernel.h"
-
-enum { FEW_PARTS = 4 /* per multiprocessor */ };
 
 /* A warp merges a part of a row. */
 static const decode_merge_t merge_of_many = {.kernel = flash_sm90_decode_combine,
@@ -25,7 +24,7 @@ static const decode_merge_t merge_of_few = {.kernel = flash_sm80_decode_combine,
  * not look at: the two add pieces in different orders. */
 static const decode_merge_t *merge_of(const decode_plan_t *plan, const problem_t *problem,
                                       const device_t *device) {
-    const bool is_few = plan->merge_parts <= FEW_PARTS * (int64_t)device->n_multiprocessors;
+    const bool is_few = plan->merge_parts <= MERGE_BLOCK_PARTS * (int64_t)device->n_multiprocessors;
     return is_few && !problem->batch_invariant ? &merge_of_few : &merge_of_many;
 }
 

@@ -10,6 +10,7 @@
 #include "cuda/runtime/grid.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/scope.h"
+#include "cuda/tuning.h"
 
 flash_status_t merge_decode_workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                       const device_t *device, uint64_t *size) {
@@ -46,10 +47,6 @@ flash_status_t merge_decode_prepare(const decode_merge_t *merge, const device_t 
     cuda_scope_leave(&scope);
     return status;
 }
-
-/* Blocks take part after part, so that a call whose sequences the device does not cut starts few.
- */
-enum { MERGE_BLOCKS_PER_MULTIPROCESSOR = 8 };
 
 /* From compute capability 9.0 on, the merging kernel can start before the decode kernel ends. */
 flash_status_t merge_decode_enqueue(const decode_merge_t *merge, const decode_plan_t *plan,

@@ -5,15 +5,11 @@
 
 #include "config/config.h"
 #include "core/int64.h"
+#include "cuda/tuning.h"
 
 #include <stddef.h>
 
-enum {
-    WORKSPACE_ALIGNMENT = 256,
-    LEAST_PIECE_KEYS = 128,    /* shorter pieces cost more than they save (measured on an H200) */
-    LONG_PIECE_KEYS = 1024,    /* likewise if every multiprocessor has a block without them */
-    INVARIANT_PIECE_KEYS = 512 /* with FLASH_FLAG_BATCH_INVARIANT */
-};
+enum { WORKSPACE_ALIGNMENT = 256 };
 
 int64_t plan_decode_tiles(const flash_config_t *config, const flash_params_t *p) {
     const int64_t rows = (int64_t)p->seqlen_q * p->group;
@@ -47,9 +43,10 @@ static int64_t units_of(int64_t keys) {
 }
 
 /* Says whether that number of blocks gives nearly every multiprocessor one. Then cutting into more
- * pieces does not pay (measured on an H200). */
+ * pieces does not pay. */
 static bool fills_once(int64_t blocks, int64_t n_multiprocessors) {
-    return blocks <= n_multiprocessors && 8 * blocks >= 7 * n_multiprocessors;
+    return blocks <= n_multiprocessors &&
+           8 * blocks >= SM80_DECODE_FULL_EIGHTHS * n_multiprocessors;
 }
 
 static int32_t count_pieces(const flash_params_t *p, int64_t items, int64_t n_multiprocessors,
@@ -141,9 +138,9 @@ decode_plan_t plan_sm80_decode(const flash_config_t *config, const problem_t *pr
     const decode_limits_t limits = {.resident = resident,
                                     .most_blocks = resident,
                                     .most_heads = DECODE_MOST_HEADS_PER_BLOCK,
-                                    .least_keys = LEAST_PIECE_KEYS,
-                                    .long_keys = LONG_PIECE_KEYS,
-                                    .invariant_keys = INVARIANT_PIECE_KEYS};
+                                    .least_keys = PIECE_MIN_KEYS,
+                                    .long_keys = SM80_DECODE_LONG_KEYS,
+                                    .invariant_keys = SM80_DECODE_INVARIANT_KEYS};
     return plan_decode(config, problem, device, &limits);
 }
 

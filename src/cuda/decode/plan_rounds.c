@@ -1,14 +1,7 @@
 #include "cuda/decode/plan_rounds.h"
 
 #include "core/int64.h"
-
-enum {
-    /* Pieces may take a second round, where those of one round would leave many multiprocessors
-     * without work. */
-    MOST_ROUNDS = 2,
-    LEAST_PIECE_KEYS = 128,
-    INVARIANT_PIECE_KEYS = 2048
-};
+#include "cuda/tuning.h"
 
 /* The tiles of a call, all of the same keys, on a device where a block takes a multiprocessor. */
 typedef struct tiles {
@@ -51,7 +44,7 @@ static int64_t time_of_pieces(const tiles_t *tiles, int64_t pieces) {
 
 /* Returns the fewest pieces of a sequence that are no longer than if there were `pieces`. */
 static int64_t fewest_pieces(int64_t pieces, int64_t units) {
-    const int64_t most = max64(units * DECODE_UNIT_KEYS / LEAST_PIECE_KEYS, 1);
+    const int64_t most = max64(units * DECODE_UNIT_KEYS / PIECE_MIN_KEYS, 1);
     const int64_t wanted = max64(min64(pieces, most), 1);
     return units > 0 ? divide_up(units, divide_up(units, wanted)) : 1;
 }
@@ -59,7 +52,7 @@ static int64_t fewest_pieces(int64_t pieces, int64_t units) {
 /* Returns the pieces of each sequence: one, or as many as fill one round or two. */
 static int64_t best_pieces(const tiles_t *tiles) {
     int64_t best = 1;
-    for (int64_t rounds = 1; rounds <= MOST_ROUNDS; rounds++) {
+    for (int64_t rounds = 1; rounds <= ROUNDS_MAX; rounds++) {
         const int64_t all = rounds * tiles->resident / max64(tiles->count, 1);
         const int64_t pieces = fewest_pieces(all, tiles->units);
         if (time_of_pieces(tiles, pieces) < time_of_pieces(tiles, best))
@@ -70,16 +63,16 @@ static int64_t best_pieces(const tiles_t *tiles) {
 
 static int64_t pieces_of(const tiles_t *tiles, const problem_t *problem) {
     return problem->batch_invariant
-               ? max64(divide_up(problem->params.seqlen_k, INVARIANT_PIECE_KEYS), 1)
+               ? max64(divide_up(problem->params.seqlen_k, ROUNDS_INVARIANT_KEYS), 1)
                : best_pieces(tiles);
 }
 
 /* Returns the pieces of all sequences that the device cuts: as many as fill one round, or two where
- * sequences of one length would then take four fifths of the time. */
+ * sequences of one length would then take less time by ROUNDS_SECOND_FIFTHS. */
 static int64_t pieces_of_batch(const tiles_t *tiles) {
     const int64_t count = max64(tiles->count, 1);
     const int64_t in_one = tiles->resident / count, in_two = 2 * tiles->resident / count;
-    const int64_t rounds = 2 * in_two >= 5 * in_one ? 2 : 1;
+    const int64_t rounds = ROUNDS_SECOND_FIFTHS * in_two >= 2 * 5 * in_one ? 2 : 1;
     return max64(rounds * tiles->resident / tiles->of_sequence, 1);
 }
 
@@ -88,13 +81,13 @@ decode_plan_t plan_rounds(const flash_config_t *config, const problem_t *problem
     const tiles_t tiles = tiles_of(config->B_r, problem, device, times);
     const int64_t pieces = pieces_of(&tiles, problem);
     const decode_limits_t limits = {.resident = tiles.resident,
-                                    .most_blocks = MOST_ROUNDS * tiles.resident,
+                                    .most_blocks = ROUNDS_MAX * tiles.resident,
                                     .known_pieces = (int32_t)pieces,
                                     .batch_pieces = (int32_t)pieces_of_batch(&tiles),
                                     .most_heads = 1,
-                                    .least_keys = LEAST_PIECE_KEYS,
+                                    .least_keys = PIECE_MIN_KEYS,
                                     .long_keys = INT32_MAX,
-                                    .invariant_keys = INVARIANT_PIECE_KEYS};
+                                    .invariant_keys = ROUNDS_INVARIANT_KEYS};
     return plan_decode(config, problem, device, &limits);
 }
 

@@ -6,25 +6,15 @@
 #include "core/int64.h"
 #include "cuda/decode/plan_rounds.h"
 #include "cuda/sm90/schedule_sm90.h"
+#include "cuda/tuning.h"
 
 enum { FORWARD_ROWS = 128 /* of a tile of the SM90 family */ };
 
-/* Estimated times, in tenths of what a tile of 128 rows takes for a unit of keys: of a unit, where
- * a tile of few rows still reads all of K and V; of a block beside its keys; of a tile of the SM90
- * family beside its keys, whose blocks take tile after tile; of the kernel that merges. */
-enum {
-    TIME_OF_64_ROWS = 7,
-    TIME_OF_128_ROWS = 10,
-    TIME_AROUND_BLOCK = 60,
-    TIME_AROUND_TILE = 40,
-    TIME_OF_MERGE = 40,
-    TIME_BETWEEN_ROUNDS = 160 /* from the third on: nothing runs beside a block's begin and end */
-};
-
 static round_times_t times_of(int32_t B_r) {
-    return (round_times_t){.of_unit = B_r > 64 ? TIME_OF_128_ROWS : TIME_OF_64_ROWS,
-                           .around_block = TIME_AROUND_BLOCK,
-                           .of_merge = TIME_OF_MERGE};
+    return (round_times_t){.of_unit = B_r > 64 ? SM90_DECODE_TIME_OF_128_ROWS
+                                               : SM90_DECODE_TIME_OF_64_ROWS,
+                           .around_block = SM90_DECODE_TIME_AROUND_BLOCK,
+                           .of_merge = SM90_DECODE_TIME_OF_MERGE};
 }
 
 decode_plan_t plan_sm90_decode(const flash_config_t *config, const problem_t *problem,
@@ -36,7 +26,8 @@ decode_plan_t plan_sm90_decode(const flash_config_t *config, const problem_t *pr
 int64_t estimate_sm90_decode(int32_t B_r, const problem_t *problem, const device_t *device) {
     const round_times_t times = times_of(B_r);
     const int64_t more_rounds = max64(estimate_round_count(B_r, problem, device) - 2, 0);
-    return estimate_rounds(B_r, problem, device, &times) + more_rounds * TIME_BETWEEN_ROUNDS;
+    return estimate_rounds(B_r, problem, device, &times) +
+           more_rounds * SM90_DECODE_TIME_BETWEEN_ROUNDS;
 }
 
 int64_t estimate_sm90_forward(const problem_t *problem, const device_t *device) {
@@ -46,5 +37,6 @@ int64_t estimate_sm90_forward(const problem_t *problem, const device_t *device) 
         p->n_heads / sharing * divide_up(p->seqlen_q * sharing, FORWARD_ROWS);
     const int64_t tiles = estimate_seen_batch(problem) * tiles_of_sequence;
     const int64_t rounds = divide_up(tiles, max64(device->n_multiprocessors, 1));
-    return rounds * (estimate_mean_units(p) * TIME_OF_128_ROWS + TIME_AROUND_TILE);
+    return rounds *
+           (estimate_mean_units(p) * SM90_DECODE_TIME_OF_128_ROWS + SM90_DECODE_TIME_AROUND_TILE);
 }

@@ -7,13 +7,11 @@
 #include "cuda/decode/plan_decode.h"
 #include "cuda/decode/query_rows.h"
 #include "cuda/family.h"
+#include "cuda/tuning.h"
 #include "kernels/common/sequence.h"
 #include "kernels/sm80/decode_kernel.h"
 
 #include <stddef.h>
-
-/* With more rows per K/V head, reading K and V is no longer what takes time. */
-enum { MOST_ROWS = 32 };
 
 /* ---- Rules, as in codegen/legality.py ---- */
 
@@ -54,7 +52,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
     const flash_params_t *p = &problem->params;
     if ((config->features & FLASH_FEATURE_PAGED) != 0 && p->pages.page_size == 0)
         return "decode kernels with paged read K and V in pages alone";
-    if ((int64_t)p->seqlen_q * p->group > MOST_ROWS)
+    if ((int64_t)p->seqlen_q * p->group > SM80_DECODE_MAX_ROWS)
         return "decode kernels take at most 32 rows (queries x query heads of a K/V head)";
     if (problem->batch_invariant && p->cu_seqlens_q != NULL && flash_has_whole_batch(p))
         return "with FLASH_FLAG_BATCH_INVARIANT the queries of other sequences must not decide "

@@ -8,6 +8,7 @@
 #include "cuda/decode/query_rows.h"
 #include "cuda/decode/v_in_k.h"
 #include "cuda/family.h"
+#include "cuda/tuning.h"
 #include "kernels/sm80/mla_kernel.h"
 
 #include <stddef.h>
@@ -51,11 +52,12 @@ static int32_t blocks_per_multiprocessor(const flash_config_t *config, const dev
     return (int32_t)max64(min64(by_memory, sm80_mla_blocks_per_sm(config)), 1);
 }
 
-/* Estimated times are in tenths of what a block takes for a unit of keys. A multiprocessor that
- * runs two blocks counts as two. */
+/* A multiprocessor that runs two blocks counts as two. */
 static decode_plan_t plan(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
-    static const round_times_t times = {.of_unit = 10, .around_block = 30, .of_merge = 20};
+    static const round_times_t times = {.of_unit = MLA_TIME_OF_UNIT,
+                                        .around_block = MLA_TIME_AROUND_BLOCK,
+                                        .of_merge = MLA_TIME_OF_MERGE};
     device_t counted = *device;
     counted.n_multiprocessors *= blocks_per_multiprocessor(config, device);
     return plan_rounds(config, problem, &counted, &times);

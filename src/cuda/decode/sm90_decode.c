@@ -9,6 +9,7 @@
 #include "cuda/family.h"
 #include "cuda/tma/paging_sm90.h"
 #include "cuda/tma/tma_tensor.h"
+#include "cuda/tuning.h"
 #include "kernels/sm90/decode_kernel.h"
 
 #include <stddef.h>
@@ -94,8 +95,7 @@ static int32_t columns_of_forward_row(const flash_params_t *p) {
     return 2 * 256;
 }
 
-/* Declines unless a fifth of the time is saved by estimate: estimates are rough, and this family
- * needs a workspace. */
+/* Declines unless enough of the time is saved by estimate. */
 static bool declines(const flash_config_t *config, const problem_t *problem,
                      const device_t *device) {
     const flash_params_t *p = &problem->params;
@@ -103,7 +103,8 @@ static bool declines(const flash_config_t *config, const problem_t *problem,
     const int64_t own = min64(estimate_sm90_decode(64, problem, device),
                               estimate_sm90_decode(128, problem, device));
     const int64_t forward = estimate_sm90_forward(problem, device);
-    return own * columns_of_decode_row(p) * 5 >= forward * columns_of_forward_row(p) * 4;
+    return own * columns_of_decode_row(p) * 5 >=
+           forward * columns_of_forward_row(p) * SM90_DECODE_MAX_FIFTHS;
 }
 
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,

@@ -9,6 +9,7 @@
 #include "cuda/family.h"
 #include "cuda/tma/paging_sm90.h"
 #include "cuda/tma/tma_tensor.h"
+#include "cuda/tuning.h"
 #include "kernels/sm90/mla_kernel.h"
 
 #include <stddef.h>
@@ -44,10 +45,11 @@ static cuda_block_t block(const flash_config_t *config) {
     return (cuda_block_t){sm90_block_threads(config), mla_shared_bytes(config), 0};
 }
 
-/* Estimated times, in tenths of what a block takes for a unit of keys. */
 static decode_plan_t plan(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
-    static const round_times_t times = {.of_unit = 10, .around_block = 30, .of_merge = 20};
+    static const round_times_t times = {.of_unit = MLA_TIME_OF_UNIT,
+                                        .around_block = MLA_TIME_AROUND_BLOCK,
+                                        .of_merge = MLA_TIME_OF_MERGE};
     return plan_rounds(config, problem, device, &times);
 }
 

@@ -7,6 +7,7 @@
 #include "core/status.h"
 #include "cuda/runtime/grid.h"
 #include "cuda/runtime/scope.h"
+#include "cuda/tuning.h"
 #include "kernels/common/latent.h"
 
 /* Says whether vectors of a tensor with these strides are aligned. */
@@ -69,9 +70,8 @@ static append_kernel_t *choose_kernel(const append_params_t *p, int32_t *vector)
 /* A token is cut into several blocks only while there are few of them, since each block has to find
  * out where its token goes. */
 static append_share_t share_of(int64_t n_tokens, int32_t token_units) {
-    enum { MANY_TOKENS = 1024 };
     const int32_t most = (token_units + APPEND_THREADS - 1) / APPEND_THREADS;
-    const int32_t token_blocks = n_tokens < MANY_TOKENS && most > 0 ? most : 1;
+    const int32_t token_blocks = n_tokens < APPEND_MANY_TOKENS && most > 0 ? most : 1;
     return (append_share_t){.n_blocks = token_units > 0 ? (uint32_t)(n_tokens * token_blocks) : 0,
                             .token_blocks = token_blocks,
                             .token_units = token_units};

@@ -4,6 +4,7 @@
  */
 #include "core/status.h"
 #include "cuda/family.h"
+#include "cuda/tuning.h"
 #include "kernels/sm80/sm80_kernel.h"
 
 #include <stddef.h>
@@ -98,22 +99,18 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-/* A block's steps over K and V take as long as this many rows of its Q: kernels with B_r 64 run at
- * 0.82 of the speed of those with 128 (docs/performance.md). */
-enum { STEP_ROWS = 36 };
-
 /* Estimates the time of the multiprocessor that works longest, in rows of Q. */
 static int64_t estimated_time(const flash_config_t *config, const problem_t *problem,
                               const device_t *device) {
     const int64_t n = device->n_multiprocessors;
     const int64_t blocks = sm80_grid_blocks(config, &problem->params);
-    return (blocks + n - 1) / n * (config->B_r + STEP_ROWS);
+    return (blocks + n - 1) / n * (config->B_r + SM80_STEP_ROWS);
 }
 
-/* Short sequences want few steps, long ones short steps, as seen at d_head 256. */
+/* Short sequences want few steps, long ones short steps. */
 static int32_t step_preference(const flash_config_t *config, const problem_t *problem) {
-    enum { LONG = 1024 };
-    const bool is_short = !problem->batch_invariant && problem_mean_keys(&problem->params) < LONG;
+    const bool is_short =
+        !problem->batch_invariant && problem_mean_keys(&problem->params) < SM80_LONG_KEYS;
     return is_short ? -config->B_c : config->B_c;
 }
 

@@ -4,15 +4,11 @@
 #include "cuda/sm90/mask_blocks_sm90.h"
 
 #include "core/int64.h"
+#include "cuda/tuning.h"
 #include "kernels/sm90/mask_blocks_kernel.h"
 
 #include <stdbool.h>
 #include <stddef.h>
-
-enum {
-    FEW_BLOCKS = 4,       /* of keys: to look at them costs more than to leave some of them out */
-    MOST_BYTES = 64 << 20 /* beyond, nothing is left out */
-};
 
 /* Says whether every sequence of the batch lies to the mask as the first one does. */
 static bool has_one_entry(const flash_params_t *p) {
@@ -24,7 +20,7 @@ static bool has_one_entry(const flash_params_t *p) {
 static bool can_pay(const flash_config_t *config, const flash_params_t *p) {
     return (config->features & FLASH_FEATURE_BIAS) != 0 && p->bias.mask != NULL &&
            p->bias.n_keys >= config->B_c && config->B_c <= SM90_MASK_BLOCKS_MOST_KEYS &&
-           divide_up(p->seqlen_k, config->B_c) > FEW_BLOCKS;
+           divide_up(p->seqlen_k, config->B_c) > SM90_MASK_FEW_BLOCKS;
 }
 
 static flash_mask_blocks_t blocks_of(const flash_config_t *config, const flash_params_t *p) {
@@ -34,19 +30,20 @@ static flash_mask_blocks_t blocks_of(const flash_config_t *config, const flash_p
                                  .blocks = (int32_t)divide_up(p->seqlen_k, config->B_c)};
 }
 
-/* Returns the bytes for these blocks, at most one more than MOST_BYTES. */
+/* Returns the bytes for these blocks, at most one more than SM90_MASK_MAX_BYTES. */
 static int64_t bytes_of(const flash_mask_blocks_t *m) {
-    const int64_t heads = min64((int64_t)m->entries * m->heads, MOST_BYTES + 1);
-    return min64(min64(heads * m->tiles, MOST_BYTES + 1) * m->blocks, MOST_BYTES + 1);
+    const int64_t heads = min64((int64_t)m->entries * m->heads, SM90_MASK_MAX_BYTES + 1);
+    return min64(min64(heads * m->tiles, SM90_MASK_MAX_BYTES + 1) * m->blocks,
+                 SM90_MASK_MAX_BYTES + 1);
 }
 
 flash_mask_blocks_t mask_blocks_sm90(const flash_config_t *config, const flash_params_t *params) {
     const flash_mask_blocks_t m = blocks_of(config, params);
-    const bool is_done = can_pay(config, params) && bytes_of(&m) <= MOST_BYTES;
+    const bool is_done = can_pay(config, params) && bytes_of(&m) <= SM90_MASK_MAX_BYTES;
     return is_done ? m : (flash_mask_blocks_t){.blocks = 0};
 }
 
 uint64_t mask_blocks_sm90_workspace(const flash_config_t *config, const flash_params_t *params) {
     const flash_mask_blocks_t m = blocks_of(config, params);
-    return can_pay(config, params) ? (uint64_t)min64(bytes_of(&m), MOST_BYTES) : 0;
+    return can_pay(config, params) ? (uint64_t)min64(bytes_of(&m), SM90_MASK_MAX_BYTES) : 0;
 }

@@ -9,21 +9,9 @@
 #include "cuda/sm90/schedule_sm90.h"
 
 #include "core/int64.h"
+#include "cuda/tuning.h"
 
 #include <stdbool.h>
-
-#define MIB ((int64_t)1 << 20)
-
-enum {
-    SECTION_TILES = 256, /* enough to even out their lengths, even if K and V then are more */
-    MOST_TEAM_BLOCKS = 4,
-    MANY_BUNDLES = 32 /* of a block, from which on they may be larger */
-};
-
-/* K and V of the heads that are computed at the same time take at most so many bytes, beside which
- * L2 keeps Q and O. */
-#define SECTION_BYTES (16 * MIB)
-#define TEAM_BYTES    (20 * MIB)
 
 /* Returns how many keys a tile sees at most. */
 static int64_t most_seen(const flash_config_t *config, const flash_params_t *p) {
@@ -81,24 +69,24 @@ static int64_t bytes_of_group(const flash_config_t *config, const flash_params_t
 static int32_t section_heads(const flash_config_t *config, const flash_params_t *p) {
     const int64_t groups = (sm90_has_varlen(config) ? 1 : p->batch) * (int64_t)p->n_heads_kv;
     const int64_t tiles_of_group = sm90_tiles_of_entry(config, p, p->seqlen_q) / p->n_heads_kv;
-    const int64_t fitting = SECTION_BYTES / max64(bytes_of_group(config, p), 1);
-    const int64_t enough = divide_up(SECTION_TILES, tiles_of_group);
+    const int64_t fitting = SM90_SECTION_MAX_BYTES / max64(bytes_of_group(config, p), 1);
+    const int64_t enough = divide_up(SM90_SECTION_MIN_TILES, tiles_of_group);
     return (int32_t)(min64(max64(fitting, enough), groups) * group_heads(config, p));
 }
 
 /* The blocks of a team, 0 for no teams. Larger teams have fewer heads in L2 at a time: the smallest
- * team is taken whose heads fit TEAM_BYTES, or else the largest whose heads take at most twice as
- * much. In a head each block has one tile, or two and more, long ones and short ones. */
+ * team is taken whose heads fit SM90_TEAM_MAX_BYTES, or else the largest whose heads take at most
+ * twice as much. In a head each block has one tile, or two and more, long ones and short ones. */
 static int32_t team_blocks(const flash_config_t *config, const flash_params_t *p, int64_t blocks) {
     const int64_t tiles = sm90_tiles_of_head(config, p, p->seqlen_q);
     int32_t fitting = 0;
-    for (int32_t n = 1; n <= MOST_TEAM_BLOCKS && blocks % n == 0; n *= 2) {
+    for (int32_t n = 1; n <= SM90_TEAM_MAX_BLOCKS && blocks % n == 0; n *= 2) {
         const int64_t bytes = blocks / n * bytes_of_group(config, p) / group_heads(config, p);
         if (n > 1 && n != tiles && 2 * n > tiles)
             break;
-        if (bytes <= TEAM_BYTES)
+        if (bytes <= SM90_TEAM_MAX_BYTES)
             return n;
-        if (bytes <= 2 * TEAM_BYTES)
+        if (bytes <= 2 * SM90_TEAM_MAX_BYTES)
             fitting = n;
     }
     return fitting;
@@ -113,20 +101,21 @@ static int64_t heads_alike(const flash_config_t *config, const flash_params_t *p
 /* The tiles of a bundle, at most: so few that every block has several bundles if all sequences are
  * as long as the longest. */
 static int32_t bundle_tiles(int64_t tiles, int64_t blocks) {
-    const int64_t several = tiles / (4 * blocks);
-    return several >= MANY_BUNDLES ? 8 : several >= 4 ? 4 : several >= 2 ? 2 : 1;
+    const int64_t several = tiles / (SM90_BLOCK_MIN_BUNDLES * blocks);
+    return several >= SM90_MANY_TILES ? 8 : several >= 4 ? 4 : several >= 2 ? 2 : 1;
 }
 
 /* Says whether tiles take about as long as each other, so that to rank blocks by their work would
  * take longer than it saves. In a ragged batch all tiles have few blocks of keys, and may have more
- * where a block has one tile or two, or where heads share tiles (measured on an H200). In
- * other batches nearly all tiles see a narrow window, all of it. */
+ * where a block has one tile or two, or where heads share tiles. In other batches nearly all tiles
+ * see a narrow window, all of it. */
 static bool is_even(const flash_config_t *config, const flash_params_t *p, int64_t blocks) {
     const int64_t seen = most_seen(config, p);
     const bool has_few_tiles = sm90_tiles(config, p) <= 2 * blocks;
     if (!sm90_has_varlen(config))
-        return seen <= min64(p->seqlen_k / 4, 4 * config->B_c);
-    return seen <= (has_few_tiles || sm90_pack_shift(config, p) > 0 ? 4 : 2) * config->B_c;
+        return seen <= min64(p->seqlen_k / SM90_EVEN_WINDOW_PARTS, SM90_EVEN_BLOCKS * config->B_c);
+    const bool may_have_more = has_few_tiles || sm90_pack_shift(config, p) > 0;
+    return seen <= (may_have_more ? SM90_EVEN_BLOCKS : SM90_EVEN_RAGGED_BLOCKS) * config->B_c;
 }
 
 /* Heads go whole to teams under a mask alone: without one, tiles that follow each other read the

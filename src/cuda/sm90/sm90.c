@@ -8,6 +8,7 @@
 #include "cuda/sm90/schedule_sm90.h"
 #include "cuda/tma/paging_sm90.h"
 #include "cuda/tma/tma_tensor.h"
+#include "cuda/tuning.h"
 #include "kernels/sm90/sm90_kernel.h"
 
 #include <stddef.h>
@@ -123,16 +124,9 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-/* What the beginning and the end of a tile cost, in blocks of keys. */
-enum { BLOCKS_AROUND_TILE = 2 };
-
-/* What a block of keys costs beside its products, in rows of a tile. Under a mask it does not
- * count: tiles of more rows compute more there that no row sees. */
-enum { ROWS_AROUND_BLOCK = 80 };
-
 static int64_t block_time(const flash_config_t *config) {
     const bool masked = config->features & (FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW);
-    return (int64_t)(config->B_r + (masked ? 0 : ROWS_AROUND_BLOCK)) * config->B_c;
+    return (int64_t)(config->B_r + (masked ? 0 : SM90_ROWS_AROUND_BLOCK)) * config->B_c;
 }
 
 /* Estimates the blocks of keys that a tile sees. In a window its keys begin and end anywhere, so
@@ -152,7 +146,7 @@ static int64_t estimated_time(const flash_config_t *config, const problem_t *pro
                               const device_t *device) {
     const int64_t n = device->n_multiprocessors;
     const int64_t rounds = (tiles(config, &problem->params) + n - 1) / n;
-    const int64_t blocks = estimated_blocks(config, &problem->params) + BLOCKS_AROUND_TILE;
+    const int64_t blocks = estimated_blocks(config, &problem->params) + SM90_BLOCKS_AROUND_TILE;
     return rounds * blocks * block_time(config);
 }
 

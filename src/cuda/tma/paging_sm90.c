@@ -1,23 +1,18 @@
 #include "cuda/tma/paging_sm90.h"
 
 #include "cuda/tma/tma_tensor.h"
+#include "cuda/tuning.h"
 
 #include <stddef.h>
 
-enum {
-    /* Shorter boxes are slower than single rows: measured on an H100 at d_head 64, 128 and 256,
-     * prefill with boxes of 8 keys is 1.09 to 1.45 times as fast as with rows, with boxes of 4
-     * keys 0.7 to 1.06 times. */
-    LEAST_BOX_KEYS = 8,
-    MOST_BOXES = 32 /* of a block of keys: one for each lane of a warp */
-};
+enum { MOST_BOXES = 32 /* of a block of keys: one for each lane of a warp */ };
 
 /* Returns the greatest power of two that divides page_size, the block and what blocks begin at; 0
  * if keys are better copied one by one. */
 static int32_t box_keys(const flash_config_t *config, int32_t page_size, int32_t unit_keys) {
     const int32_t multiples = config->B_c | page_size | unit_keys;
     const int32_t keys = multiples & -multiples;
-    return keys >= LEAST_BOX_KEYS && keys * MOST_BOXES >= config->B_c ? keys : 0;
+    return keys >= TMA_BOX_MIN_KEYS && keys * MOST_BOXES >= config->B_c ? keys : 0;
 }
 
 static int64_t token_bytes(const tma_tensor_t *tensor) {
