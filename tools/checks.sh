@@ -172,6 +172,12 @@ CUDA_WITHOUT_GPU=(-DFLASH_CUDA_CODE_SM80=80-real -DFLASH_CUDA_CODE_SM80_BEFORE_9
     -DCMAKE_CUDA_COMPILER_LAUNCHER="$PWD/tools/hasty_nvcc.sh"
     "-DFLASH_KERNELS=ship $CUDA_FAMILIES" -DFLASH_COMPILED_KERNELS=values)
 
+configure_cuda() { # folder, CMake option...
+    local folder=$1
+    shift
+    configure "$folder" -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Release -DFLASH_CUDA=ON "$@"
+}
+
 step_cuda() {
     local folder=cuda less=()
     if ! command -v nvcc >/dev/null; then
@@ -181,7 +187,7 @@ step_cuda() {
         return "$SKIPPED"
     fi
     has_gpu || folder=cuda-without-gpu less=("${CUDA_WITHOUT_GPU[@]}")
-    configure $folder -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Release -DFLASH_CUDA=ON "${less[@]}"
+    configure_cuda $folder "${less[@]}"
     compile $folder
     run_ctest $folder -L unit
     run_ctest $folder -R '^(exports|dynamic|sm90_main_loops)$'

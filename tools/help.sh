@@ -11,6 +11,8 @@ usage: ./dev COMMAND
                        all     every step, the default
                        quick   the fast steps, for use between two edits
                        --list  run none, but list them
+  test --of FILE...  name the tests of source files, and run those that this machine can run;
+                     after --list, name them alone
   bench [ARGUMENTS]  measure overheads of calls, and CPU kernels beside the rates that the
                      processor can reach; arguments are google-benchmark's
   build              build the library and the tests into build/gcc

@@ -130,12 +130,13 @@ sum_up() {
     [ ${#FAILED[@]} -eq 0 ]
 }
 
-run_tests() { # name of a step, or all, quick, --list...
-    if [ "$*" = --list ]; then
-        list_steps
-        return
-    fi
-    select_steps "$@"
+run_tests() { # name of a step, or all, quick, --list, --of FILE...
+    case "$*" in
+    --list) list_steps && return ;;
+    "--list --of "*) list_tests_of "${@:3}" && return ;;
+    "--of "*) select_tests_of "${@:2}" ;;
+    *) select_steps "$@" ;;
+    esac
     BEGIN=$(clock)
     install_packages "${TEST_NEEDS[@]}"
     run_steps
