@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+from codegen.emit import with_kernels  # noqa: E402
 from codegen.facts import FAMILIES, Arch  # noqa: E402
 from codegen.selection import select  # noqa: E402
 from codegen.wrappers import files_of  # noqa: E402
@@ -113,8 +114,7 @@ def _entries() -> dict[Arch, set[str]]:
     """Returns the headers that the generated sources of each family's kernels include, and the CUDA
     sources that CMake compiles with them."""
     entries: dict[Arch, set[str]] = {arch: set() for arch in FAMILIES}
-    rows = [c for c in select("ship") if FAMILIES[Arch(c.arch)].layout.has_kernels]
-    for file in files_of(rows):
+    for file in files_of(with_kernels(select("ship"))):
         for row in (*file.kernels, *file.served):
             entries[Arch(row.arch)] |= _headers_of_text(file.text, ".")
     sets = re.findall(r"set\(_sources_(\w+) (\S+?)\)", (ROOT / "CMakeLists.txt").read_text())

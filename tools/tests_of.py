@@ -156,7 +156,7 @@ def _rows(families: set[Arch]) -> str:
 def _walks(path: str) -> Tests:
     """Returns the walks over the table's rows that are compiled with a file."""
     families, found = families_of(path), set()
-    on_cpu = {family for family in families if FAMILIES[family].layout.on_cpu}
+    on_cpu = {family for family in families if FAMILIES[family].on_cpu}
     if on_cpu:
         found |= {"unit table", f"python tests/python/test_table.py {_rows(on_cpu)}"}
     if families - on_cpu:
