@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from .config import Config, kernel_name
 from .emit_facts import GENERATED, continued, facts_header, facts_source, rows_name
+from .emit_groups import kernel_groups
 from .facts import FAMILIES, FIELDS, Arch, Dtype, Feature, Op, rows_of
 from .machine_code import Code, code_of
 from .short_form import format_config
@@ -100,7 +101,8 @@ const struct flash_kernel kernel_table[] = {{
 {rows}}};
 
 const int32_t kernel_table_count = (int32_t)(sizeof kernel_table / sizeof kernel_table[0]);
-"""
+
+{kernel_groups(configs)}"""
 
 
 def _tuning_row(result: Result, index: int) -> str:

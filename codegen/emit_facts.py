@@ -191,7 +191,8 @@ def _family(family: Family) -> str:
     return f"""\
 {"".join(_rows(family, op, rows) for op, rows in operations)}\
 const family_facts_t family_facts_{family.name} = {{
-    FLASH_ARCH_{family.arch.name}, "{family.arch.name}", {_boolean(family.on_cpu)},
+    CONFIG_FAMILY_{family.arch.name}, FLASH_ARCH_{family.arch.name},
+    "{family.arch.name}", {_boolean(family.on_cpu)},
     {{{of_ops}}}}};
 """
 

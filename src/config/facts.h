@@ -21,6 +21,14 @@ enum {
         CONFIG_N_FIELDS
 };
 
+/* A family is numbered by its place in the list. */
+enum {
+#define FAMILY_INDEX(NAME, name) CONFIG_FAMILY_##NAME,
+    FLASH_CONFIG_ARCHS(FAMILY_INDEX)
+#undef FAMILY_INDEX
+        CONFIG_N_FAMILIES
+};
+
 /* An operation is numbered by its FLASH_OP_.... */
 enum {
 #define OP_INDEX(name, word) CONFIG_OP_##name,
@@ -98,6 +106,7 @@ typedef struct row_facts {
 } row_facts_t;
 
 typedef struct family_facts {
+    int32_t number; /* CONFIG_FAMILY_... */
     int32_t arch;
     const char *name;
     bool on_cpu;

@@ -1,5 +1,5 @@
 /*
- * Rows are found in the generated table by binary search.
+ * A row is found in the generated table by binary search.
  */
 #include "config/kernel_table.h"
 
@@ -20,27 +20,18 @@ const flash_kernel_t *kernel_table_find(const flash_config_t *config) {
                    compare_key);
 }
 
-/* Returns the first row that is not before a configuration. */
-static const flash_kernel_t *lower_bound(const flash_config_t *config) {
-    const flash_kernel_t *first = kernel_table;
-    for (int32_t left = kernel_table_count; left > 0;) {
-        const int32_t half = left / 2;
-        const bool is_before = config_compare(&first[half].config, config) < 0;
-        first += is_before ? half + 1 : 0;
-        left = is_before ? left - half - 1 : half;
-    }
-    return first;
+kernel_shapes_t kernel_table_shapes(const family_t *family, int32_t op, int32_t dtype) {
+    const kernel_group_t *group = &kernel_groups[family->facts->number][op][dtype];
+    const kernel_shape_t *begin = kernel_shapes + group->first_shape;
+    return (kernel_shapes_t){begin, begin + group->n_shapes};
 }
 
-kernel_range_t kernel_table_rows(const family_t *family, int32_t op, int32_t dtype) {
-    const flash_config_t least = {.arch = family->facts->arch, .op = op, .dtype = dtype};
-    kernel_range_t rows = {lower_bound(&least), kernel_table + kernel_table_count};
-    const flash_kernel_t *end = rows.begin;
-    while (end < rows.end && end->family == family && end->config.op == op &&
-           end->config.dtype == dtype)
-        end++;
-    rows.end = end;
-    return rows;
+const kernel_shape_t *kernel_table_least_shape(kernel_shapes_t shapes, int32_t d_head,
+                                               int32_t d_head_v) {
+    for (const kernel_shape_t *shape = shapes.begin; shape < shapes.end; shape++)
+        if (shape->d_head >= d_head && shape->d_head_v >= d_head_v)
+            return shape;
+    return NULL;
 }
 
 flash_status_t kernel_table_check(const flash_kernel_t *kernel) {

@@ -14,7 +14,7 @@ decode_plan_t plan_sm90_decode(const flash_config_t *config, const problem_t *pr
  * keys. With FLASH_FLAG_BATCH_INVARIANT it is that of a batch of one. */
 int64_t estimate_sm90_decode(int32_t B_r, const problem_t *problem, const device_t *device);
 
-/* Estimates the time of the SM90 family, in the same unit. */
-int64_t estimate_sm90_forward(const problem_t *problem, const device_t *device);
+/* Estimates the time of the SM90 family with tiles of B_r rows, in the same unit. */
+int64_t estimate_sm90_forward(int32_t B_r, const problem_t *problem, const device_t *device);
 
 #endif

@@ -2,6 +2,7 @@
  * This file describes the SM90_DECODE family to the host: attention of more rows (queries x query
  * heads of a group) than SM80_DECODE takes, and of too few for the SM90 family to fill the device.
  */
+#include "config/kernel_table.h"
 #include "core/int64.h"
 #include "core/status.h"
 #include "cuda/decode/plan_sm90_decode.h"
@@ -76,35 +77,45 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-/* A row that serves both head dimensions computes so many columns of S and O for a key. */
-static int32_t columns_of_decode_row(const flash_params_t *p) {
-    static const int32_t sizes[] = {64, 128, 256};
-    for (int i = 0; i < 3; i++)
-        if (sizes[i] >= p->d_head && sizes[i] >= p->d_head_v)
-            return 2 * sizes[i];
-    return 2 * 256;
+/* Returns the columns of S and O that a row computes for a key, whatever those of the problem. */
+static int32_t columns_of(const kernel_shape_t *shape) {
+    return shape->d_head + shape->d_head_v;
 }
 
-/* Returns the columns of K and V in the row of the SM90 family that serves a problem. */
-static int32_t columns_of_forward_row(const flash_params_t *p) {
-    static const int32_t pairs[][2] = {{64, 64},   {96, 96},   {128, 128},
-                                       {192, 128}, {192, 192}, {256, 256}};
-    for (int i = 0; i < 6; i++)
-        if (pairs[i][0] >= p->d_head && pairs[i][1] >= p->d_head_v)
-            return pairs[i][0] + pairs[i][1];
-    return 2 * 256;
+/* Says whether no shape before this one has the same B_r. */
+static bool is_first_of_tile(kernel_shapes_t shapes, const kernel_shape_t *shape) {
+    for (const kernel_shape_t *other = shapes.begin; other < shape; other++)
+        if (other->B_r == shape->B_r)
+            return false;
+    return true;
 }
 
-/* Declines unless enough of the time is saved by estimate. */
+/* Estimates the time of the best tile among those of the family's rows. Rows of d_head 256 have the
+ * smaller tile alone, and are estimated like the others. */
+static int64_t least_time(kernel_shapes_t shapes, const problem_t *problem,
+                          const device_t *device) {
+    int64_t least = INT64_MAX;
+    for (const kernel_shape_t *shape = shapes.begin; shape < shapes.end; shape++)
+        if (is_first_of_tile(shapes, shape))
+            least = min64(least, estimate_sm90_decode(shape->B_r, problem, device));
+    return least;
+}
+
+/* Declines unless enough of the time is saved by estimate. Estimates leave columns out. */
 static bool declines(const flash_config_t *config, const problem_t *problem,
                      const device_t *device) {
-    const flash_params_t *p = &problem->params;
     (void)config;
-    const int64_t own = min64(estimate_sm90_decode(64, problem, device),
-                              estimate_sm90_decode(128, problem, device));
-    const int64_t forward = estimate_sm90_forward(problem, device);
-    return own * columns_of_decode_row(p) * 5 >=
-           forward * columns_of_forward_row(p) * SM90_DECODE_MAX_FIFTHS;
+    const flash_params_t *p = &problem->params;
+    const kernel_shapes_t shapes =
+        kernel_table_shapes(&family_sm90_decode, problem->op, problem->dtype);
+    const kernel_shape_t *own = kernel_table_least_shape(shapes, p->d_head, p->d_head_v);
+    const kernel_shape_t *forward = kernel_table_least_shape(
+        kernel_table_shapes(&family_sm90, problem->op, problem->dtype), p->d_head, p->d_head_v);
+    if (own == NULL || forward == NULL)
+        return own == NULL;
+    return least_time(shapes, problem, device) * columns_of(own) * 5 >=
+           estimate_sm90_forward(forward->B_r, problem, device) * columns_of(forward) *
+               SM90_DECODE_MAX_FIFTHS;
 }
 
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,

@@ -80,7 +80,7 @@ static bool declines(const flash_config_t *config, const problem_t *problem,
                      const device_t *device) {
     (void)config;
     (void)device;
-    return v_in_k_is_small(&problem->params);
+    return v_in_k_is_small(problem);
 }
 
 /* Rows with the same features are the same kernel. */

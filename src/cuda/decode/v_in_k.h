@@ -8,8 +8,8 @@
 
 #include <stdbool.h>
 
-/* Says whether another family serves the head dimensions, which reads small K and V faster even if
- * they are the same tensor. */
-bool v_in_k_is_small(const flash_params_t *p);
+/* Says whether SM80, and so a family that reads small K and V faster even if they are the same
+ * tensor, serves the head dimensions. */
+bool v_in_k_is_small(const problem_t *problem);
 
 #endif
