@@ -39,6 +39,12 @@ def runnable_rows() -> list[Kernel]:
     return [kernel for kernel in cuda_kernels() if kernel.is_runnable]
 
 
+def is_for_hopper_alone() -> bool:
+    """Says whether the library was built for compute capability 9.0 alone, which leaves out rows
+    that are of no use there: those of SM80 that load by cp.async, and most of SM80_MLA."""
+    return not any(kernel.config.async_copy for kernel in cuda_kernels())
+
+
 def rows() -> list[Kernel]:
     """Returns the rows that have kernels of their own, for any K and V."""
     others = (Arch.MIXED, *MLA_FAMILIES)

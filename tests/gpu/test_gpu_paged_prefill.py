@@ -1,5 +1,5 @@
-"""More rows than decode kernels take, over keys in pages, have the bits of the same tile without
-pages, and agree with the oracle.
+"""More rows than decode kernels take, over keys in pages, have the bits of the same row without
+pages, where there is one, and agree with the oracle.
 """
 
 from __future__ import annotations
@@ -12,7 +12,18 @@ import torch
 from cache_checks import CACHES, dense_row
 from device_memory import lengths
 from flashattn import Arch, Feature
-from gpu_problems import check, device_pages, heads_of, query, rows, run, same_bits, types_of
+from gpu_problems import (
+    check,
+    check_in_pages,
+    configs_for_pages,
+    device_pages,
+    heads_of,
+    query,
+    rows,
+    run,
+    same_bits,
+    types_of,
+)
 from paging import KINDS, PagedProblem
 from problems import AttentionProblem
 
@@ -21,6 +32,9 @@ PAGED = [
     for row in rows()
     if row.config.arch in (Arch.SM80, Arch.SM90) and row.config.features & Feature.PAGED
 ]
+ROWS = {row.config for row in rows()}
+HAVE_DENSE = [config for config in PAGED if dense_row(config) in ROWS]
+OTHERS = [config for config in PAGED if dense_row(config) not in ROWS]
 PAGE_SIZES = (1, 3, 16, 19, 64, 128, 256)
 LENGTHS = (0, 1, 63, 64, 65, 1100)
 BATCH = AttentionProblem(len(LENGTHS), 150, 1100, 4, 2, 128, "bfloat16", seqused_k=LENGTHS)
@@ -59,7 +73,10 @@ def test_rows_for_pages_are_there() -> None:
     assert {config.arch for config in PAGED} >= needed
 
 
-@every_row
+every_row_that_has_a_dense_one = pytest.mark.parametrize("config", HAVE_DENSE, ids=str)
+
+
+@every_row_that_has_a_dense_one
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_bits_are_those_without_pages(name: str, config: flashattn.Config) -> None:
     p = _of_row(PROBLEMS[name], config)
@@ -68,7 +85,7 @@ def test_bits_are_those_without_pages(name: str, config: flashattn.Config) -> No
     CACHES.pages_change_no_bit(p, config, PAGE_SIZES)
 
 
-@every_row
+@every_row_that_has_a_dense_one
 def test_what_is_expected_agrees_with_the_oracle(config: flashattn.Config) -> None:
     """The rows without pages agree with the oracle, and rows with pages have their bits."""
     problems = [_of_row(p, config) for p in PROBLEMS.values()]
@@ -78,11 +95,26 @@ def test_what_is_expected_agrees_with_the_oracle(config: flashattn.Config) -> No
         check(p, dense_row(config))
 
 
+@pytest.mark.parametrize("config", OTHERS, ids=str)
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+def test_rows_without_a_dense_one_agree_with_the_oracle(
+    page_size: int, config: flashattn.Config
+) -> None:
+    problems = [PagedProblem(_of_row(p, config), page_size) for p in PROBLEMS.values()]
+    served = [q for q in problems if config in configs_for_pages(q)]
+    assert len(served) >= 3
+    for q in served:
+        check_in_pages(q, config)
+
+
 @every_row
 @pytest.mark.parametrize("kind", KINDS)
 def test_pages_may_be_found_in_any_way(kind: str, config: flashattn.Config) -> None:
     p = _of_row(PROBLEMS["causal"], config)
-    expected = run(p, config=dense_row(config))
+    if config in HAVE_DENSE:
+        expected = run(p, config=dense_row(config))
+    else:
+        expected = check_in_pages(PagedProblem(p, 16), config)
     for v_apart in (False, True):
         (q, k, v), where = device_pages(PagedProblem(p, 16, kind, v_apart))
         for pools in ([k, v], [_heads_first(k), _heads_first(v)]):

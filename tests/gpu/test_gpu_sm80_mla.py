@@ -17,6 +17,7 @@ from gpu_problems import (
     device_pages,
     expected_of,
     host_inputs,
+    is_for_hopper_alone,
     mla_rows,
     run,
     same_bits,
@@ -102,7 +103,10 @@ def test_a_power_of_two_of_q_changes_no_bit(exponent: int, config: flashattn.Con
 @pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16, DType.E4M3])
 def test_pools_that_tma_cannot_address(dtype: DType) -> None:
     """Pages that are no whole number of tokens apart are those of a pool without such gaps."""
-    config = next(c for c in ROWS if c.dtype == dtype and c.features & Feature.PAGED)
+    config = next((c for c in ROWS if c.dtype == dtype and c.features & Feature.PAGED), None)
+    if config is None:
+        assert is_for_hopper_alone() and dtype != DType.E4M3
+        pytest.skip("a library for compute capability 9.0 alone refuses these pools")
     p = AttentionProblem(3, 2, 500, 16, 1, D_HEAD, causal=True, seqused_k=(500, 70, 311))
     p = replace(p, **types_of(config))
     (q, pool, _), where = device_pages(PagedProblem(p, 16))

@@ -20,6 +20,7 @@ from gpu_problems import (
     contiguous_rows,
     cuda_kernels,
     heads_of,
+    is_for_hopper_alone,
     needs_alignment,
     query,
     run,
@@ -304,7 +305,9 @@ def test_row_fits_the_device(name: str) -> None:
 )
 def test_table_has_rows_of_both_types_for_every_head_dimension(arch: Arch, d_heads: tuple) -> None:
     served = {(r.config.dtype, r.config.d_head) for r in cuda_kernels() if r.config.arch == arch}
-    assert served >= {(dtype, d_head) for dtype in (1, 2) for d_head in d_heads}
+    converts_only = arch == Arch.SM80_MLA and is_for_hopper_alone()
+    dtypes = (DType.E4M3,) if converts_only else (DType.FP16, DType.BF16)
+    assert served >= {(dtype, d_head) for dtype in dtypes for d_head in d_heads}
 
 
 def test_rows_that_do_not_run_here_name_the_compute_capability_that_they_need() -> None:
