@@ -66,9 +66,9 @@ flash_status_t flash_prepare(const flash_forward_args_t *args, const flash_kerne
 flash_status_t flash_select_kernel(const flash_forward_args_t *args, const flash_kernel_t **kernel,
                                    char *reason, size_t reason_size) {
     FLASH_CALL_SCOPE();
-    resolved_t r = {0};
+    resolved_t r = {.explained = reason != NULL};
     FLASH_REQUIRE(kernel != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
-    FLASH_TRY(resolve_and_explain(args, FLASH_OP_FORWARD, NULL, &r));
+    FLASH_TRY(resolve(args, FLASH_OP_FORWARD, NULL, &r));
     *kernel = r.kernel;
     status_copy_text(r.reason, reason, reason_size);
     return FLASH_SUCCESS;
@@ -77,8 +77,8 @@ flash_status_t flash_select_kernel(const flash_forward_args_t *args, const flash
 flash_status_t flash_query_support(const flash_forward_args_t *args, const flash_kernel_t *kernel,
                                    char *reason, size_t reason_size) {
     FLASH_CALL_SCOPE();
-    resolved_t r = {0};
-    const flash_status_t status = resolve_and_explain(args, FLASH_OP_FORWARD, kernel, &r);
+    resolved_t r = {.explained = reason != NULL};
+    const flash_status_t status = resolve(args, FLASH_OP_FORWARD, kernel, &r);
     status_copy_text(status == FLASH_SUCCESS ? r.reason : status_message(), reason, reason_size);
     return status;
 }

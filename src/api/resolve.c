@@ -90,11 +90,6 @@ flash_status_t resolve(const flash_forward_args_t *args, int32_t op, const flash
                        resolved_t *r) {
     FLASH_TRY(arguments_read(args, &r->args, &r->problem));
     r->problem.op = op;
+    r->problem.mixed_rows = &r->mixed_rows;
     return resolve_kernel(kernel, r);
-}
-
-flash_status_t resolve_and_explain(const flash_forward_args_t *args, int32_t op,
-                                   const flash_kernel_t *kernel, resolved_t *r) {
-    r->explained = true;
-    return resolve(args, op, kernel, r);
 }

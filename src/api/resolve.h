@@ -17,6 +17,7 @@ typedef struct resolved {
     problem_t problem;
     device_t device;
     const flash_kernel_t *kernel;
+    mixed_rows_t mixed_rows;         /* the problem's */
     bool traced;                     /* FLASHATTN_TRACE is on */
     bool explained;                  /* reason is filled in */
     char reason[SELECT_REASON_SIZE]; /* why this kernel was chosen */
@@ -24,12 +25,9 @@ typedef struct resolved {
 
 /* Reads the arguments and finds the kernel for an operation (FLASH_OP_...): `kernel` unless it is
  * NULL, else that of FLASHATTN_CONFIG if it names one of the operation, else the library's choice.
- * It gives the reason if FLASHATTN_TRACE is on. */
+ * r is all zeros, but for `explained` if the caller wants the reason, which takes longer than the
+ * choice. FLASHATTN_TRACE turns it on. */
 flash_status_t resolve(const flash_forward_args_t *args, int32_t op, const flash_kernel_t *kernel,
                        resolved_t *r);
-
-/* Does the same, and gives the reason, which takes about as long as the choice. */
-flash_status_t resolve_and_explain(const flash_forward_args_t *args, int32_t op,
-                                   const flash_kernel_t *kernel, resolved_t *r);
 
 #endif

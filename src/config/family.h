@@ -57,10 +57,12 @@ typedef struct family_op {
      * family, with a separator before them. NULL: the row has its own kernel. */
     void (*name_parts)(const flash_config_t *config, const problem_t *problem,
                        const device_t *device, char text[FAMILY_PARTS_SIZE]);
-    /* Says whether selection should pass over a row for a problem that it fits, because another
-     * row, of any family, is better for it. NULL: never. */
-    bool (*declines)(const flash_config_t *config, const problem_t *problem,
-                     const device_t *device);
+    /* Says whether selection should pass over the family's rows for a problem, because rows of
+     * other families are better for it, or these do not serve it. NULL: never. */
+    bool (*declines)(const problem_t *problem, const device_t *device);
+    /* Says the same of a row that fits, for another row of the family. NULL: never. */
+    bool (*row_declines)(const flash_config_t *config, const problem_t *problem,
+                         const device_t *device);
     family_part_t part;
 
     const family_calls_t *calls;

@@ -26,6 +26,13 @@ typedef struct page_limits {
     int64_t rows; /* the largest value of page_rows, plus 1 */
 } page_limits_t;
 
+/* The rows of other families that compute a mixed batch. */
+typedef struct mixed_rows {
+    int32_t B_r;                  /* of the MIXED row; 0: they were not looked for yet */
+    const flash_kernel_t *decode; /* NULL: no row serves the part */
+    const flash_kernel_t *forward;
+} mixed_rows_t;
+
 typedef struct problem {
     flash_params_t params; /* what kernels see of the problem */
     int32_t op;            /* FLASH_OP_..., what is to be computed */
@@ -35,8 +42,9 @@ typedef struct problem {
     int64_t total_q;  /* tokens of ragged tensors, if lengths in host memory were checked */
     int64_t total_k;
     page_limits_t page_limits;
-    bool has_output;      /* some row of O exists */
-    bool batch_invariant; /* the choice of a kernel must not depend on the batch */
+    bool has_output;          /* some row of O exists */
+    bool batch_invariant;     /* the choice of a kernel must not depend on the batch */
+    mixed_rows_t *mixed_rows; /* keeps what selection finds for the launch; NULL: nothing does */
     void *workspace;
     uint64_t workspace_size;
     executor_t executor;

@@ -58,13 +58,30 @@ static problem_t many_queries(const problem_t *problem, int32_t least) {
     return part;
 }
 
+/* Says whether the problem keeps the rows that compute its parts for this row. */
+static bool keeps_rows(const flash_config_t *config, const problem_t *problem) {
+    return problem->mixed_rows != NULL && problem->mixed_rows->B_r == config->B_r;
+}
+
+static void find_rows(const flash_config_t *config, const problem_t *problem,
+                      const device_t *device, parts_t *parts) {
+    parts->decode = select_part(&parts->few, device, FAMILY_DECODE_PART);
+    parts->forward = select_part(&parts->many, device, FAMILY_FORWARD_PART);
+    if (problem->mixed_rows != NULL)
+        *problem->mixed_rows = (mixed_rows_t){config->B_r, parts->decode, parts->forward};
+}
+
 /* The caller has made sure that most_decoded() is not 0. */
 static parts_t find_parts(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
     const int32_t most = most_decoded(config, &problem->params);
     parts_t parts = {.few = few_queries(problem, most), .many = many_queries(problem, most + 1)};
-    parts.decode = select_part(&parts.few, device, FAMILY_DECODE_PART);
-    parts.forward = select_part(&parts.many, device, FAMILY_FORWARD_PART);
+    if (keeps_rows(config, problem)) {
+        parts.decode = problem->mixed_rows->decode;
+        parts.forward = problem->mixed_rows->forward;
+    } else {
+        find_rows(config, problem, device, &parts);
+    }
     return parts;
 }
 
@@ -112,14 +129,19 @@ static bool has_no_decode(const flash_params_t *p) {
 }
 
 /* Batch-invariant calls compute a sequence as in any batch. */
-static bool declines(const flash_config_t *config, const problem_t *problem,
-                     const device_t *device) {
+static bool declines(const problem_t *problem, const device_t *device) {
+    const flash_params_t *p = &problem->params;
     (void)device;
-    return (has_no_decode(&problem->params) && !problem->batch_invariant) ||
-           config->B_r != preferred_rows(&problem->params);
+    return p->cu_seqlens_q == NULL || (has_no_decode(p) && !problem->batch_invariant);
 }
 
-/* Rows differ in B_r alone, and declines() leaves only one of them. */
+static bool row_declines(const flash_config_t *config, const problem_t *problem,
+                         const device_t *device) {
+    (void)device;
+    return config->B_r != preferred_rows(&problem->params);
+}
+
+/* Rows differ in B_r alone, and row_declines() leaves only one of them. */
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
     (void)config;
@@ -195,6 +217,7 @@ static const family_op_t forward = {.check = check,
                                     .obstacle = obstacle,
                                     .rank = rank,
                                     .declines = declines,
+                                    .row_declines = row_declines,
                                     .name_parts = name_parts,
                                     .calls = &calls};
 

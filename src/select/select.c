@@ -16,28 +16,46 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* Rows are compared by these fields, the most important first; less is better. */
-enum { N_RANKS = 6 };
+/* Rows of a family are compared by these, the most important first; less is better. */
 typedef struct rank {
-    int64_t fields[N_RANKS];
+    int32_t d_head;
+    int32_t d_head_v;
+    int32_t extra_features;
+    family_rank_t estimate; /* which takes longest to find */
 } rank_t;
 
-static rank_t rank_row(const flash_kernel_t *kernel, const problem_t *problem,
-                       const device_t *device) {
-    const flash_config_t *config = &kernel->config;
-    const int32_t extra = config->features & ~problem->features;
-    const family_rank_t estimate = kernel_op(kernel)->rank(config, problem, device);
-    const rank_t rank = {{config->d_head, config_d_head_v(config),
-                          __builtin_popcount((unsigned)extra), estimate.without_strategies,
-                          estimate.time, estimate.preference}};
-    return rank;
+static int32_t count_bits(int32_t features) {
+    int32_t count = 0;
+    for (uint32_t left = (uint32_t)features; left != 0; left &= left - 1)
+        count++;
+    return count;
 }
 
-static bool ranks_before(const rank_t *a, const rank_t *b) {
-    for (int i = 0; i < N_RANKS; i++)
-        if (a->fields[i] != b->fields[i])
-            return a->fields[i] < b->fields[i];
-    return false;
+/* Returns the rank of a row without the estimate. */
+static rank_t rank_by_fields(const flash_config_t *config, const problem_t *problem) {
+    return (rank_t){.d_head = config->d_head,
+                    .d_head_v = config_d_head_v(config),
+                    .extra_features = count_bits(config->features & ~problem->features)};
+}
+
+static int compare(int64_t a, int64_t b) {
+    return (a > b) - (a < b);
+}
+
+static int compare_fields(const rank_t *a, const rank_t *b) {
+    if (a->d_head != b->d_head)
+        return compare(a->d_head, b->d_head);
+    if (a->d_head_v != b->d_head_v)
+        return compare(a->d_head_v, b->d_head_v);
+    return compare(a->extra_features, b->extra_features);
+}
+
+static int compare_estimates(const family_rank_t *a, const family_rank_t *b) {
+    if (a->without_strategies != b->without_strategies)
+        return compare(a->without_strategies, b->without_strategies);
+    if (a->time != b->time)
+        return compare(a->time, b->time);
+    return compare(a->preference, b->preference);
 }
 
 /* The rows that are looked for. */
@@ -46,52 +64,66 @@ typedef struct scope {
     bool without_declining; /* leave out rows that decline the problem */
 } scope_t;
 
-/* Says whether rows of the family may serve the problem. */
-static bool may_serve(const family_place_t *place, const problem_t *problem, const device_t *device,
-                      scope_t scope) {
+/* Says whether rows of the family may serve the problem, and should. */
+static bool is_candidate(const family_place_t *place, const problem_t *problem,
+                         const device_t *device, scope_t scope) {
     const family_t *family = place->family;
     const family_op_t *op = family->ops[problem->op];
     if (op == NULL || (scope.part != FAMILY_NO_PART && op->part != scope.part))
         return false;
     if (place->counts != NULL && !place->counts(device))
         return false;
-    return family_lack(family, device) == NULL &&
-           types_of_rows_serve(family->facts->rows[problem->op], problem);
+    if (family_lack(family, device) != NULL ||
+        !types_of_rows_serve(family->facts->rows[problem->op], problem))
+        return false;
+    return !scope.without_declining || op->declines == NULL || !op->declines(problem, device);
 }
 
-static bool declines(const flash_kernel_t *kernel, const problem_t *problem,
-                     const device_t *device) {
+static bool row_declines(const flash_kernel_t *kernel, const problem_t *problem,
+                         const device_t *device) {
     const family_op_t *op = kernel_op(kernel);
-    return op->declines != NULL && op->declines(&kernel->config, problem, device);
+    return op->row_declines != NULL && op->row_declines(&kernel->config, problem, device);
 }
 
-/* Rows are in the order of d_head. Those of a greater d_head than the best row so far need not be
- * asked whether they serve, which can take a while. */
+/* The best row so far; kernel: NULL if there is none. */
+typedef struct best {
+    const flash_kernel_t *kernel;
+    rank_t rank;
+} best_t;
+
+/* Takes a row that fits if it ranks before the best one, and nothing stands in its way. */
+static void consider(const flash_kernel_t *kernel, const problem_t *problem, const device_t *device,
+                     best_t *best) {
+    rank_t rank = rank_by_fields(&kernel->config, problem);
+    const int order = best->kernel == NULL ? -1 : compare_fields(&rank, &best->rank);
+    if (order > 0)
+        return;
+    rank.estimate = kernel_op(kernel)->rank(&kernel->config, problem, device);
+    if (order == 0 && compare_estimates(&rank.estimate, &best->rank.estimate) >= 0)
+        return;
+    if (select_obstacle(kernel, problem, device) == NULL)
+        *best = (best_t){kernel, rank};
+}
+
+/* Rows are in the order of d_head, so that all behind one of a greater d_head rank behind it. */
 static const flash_kernel_t *best_of_family(const family_t *family, scope_t scope,
                                             const problem_t *problem, const device_t *device) {
     const kernel_range_t rows = kernel_table_rows(family, problem->op, problem->dtype);
-    const flash_kernel_t *best = NULL;
-    rank_t best_rank = {{0}};
+    best_t best = {.kernel = NULL};
     for (const flash_kernel_t *kernel = rows.begin; kernel < rows.end; kernel++) {
-        if (best != NULL && kernel->config.d_head > best->config.d_head)
+        if (best.kernel != NULL && kernel->config.d_head > best.rank.d_head)
             break;
-        if (!select_fits(kernel, problem) ||
-            (scope.without_declining && declines(kernel, problem, device)))
-            continue;
-        const rank_t rank = rank_row(kernel, problem, device);
-        if ((best == NULL || ranks_before(&rank, &best_rank)) &&
-            select_obstacle(kernel, problem, device) == NULL) {
-            best = kernel;
-            best_rank = rank;
-        }
+        if (select_fits(kernel, problem) &&
+            !(scope.without_declining && row_declines(kernel, problem, device)))
+            consider(kernel, problem, device, &best);
     }
-    return best;
+    return best.kernel;
 }
 
 static const flash_kernel_t *best_in(scope_t scope, const problem_t *problem,
                                      const device_t *device) {
     for (int32_t i = 0; i < family_order_count; i++)
-        if (may_serve(&family_order[i], problem, device, scope)) {
+        if (is_candidate(&family_order[i], problem, device, scope)) {
             const flash_kernel_t *best =
                 best_of_family(family_order[i].family, scope, problem, device);
             if (best != NULL)

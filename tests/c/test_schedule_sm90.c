@@ -110,7 +110,9 @@ static int32_t heads_of_tile(int32_t features, int32_t group, int32_t window_lef
     const flash_config_t config = causal_row(64, features);
     flash_params_t p = square(64, 4, 48, group, 4096);
     p.window_left = window_left;
+    const int64_t tiles = schedule_sm90_tiles(&config, &p);
     p = schedule_sm90_problem(&config, &p);
+    assert_int_equal(tiles, sm90_tiles(&config, &p));
     return 1 << sm90_pack_shift(&config, &p);
 }
 
@@ -137,6 +139,7 @@ static void tiles_that_heads_share_are_fewer(void **state) {
     (void)state;
     assert_int_equal(sm90_tiles(&config, &p), 3 * 32);
     assert_int_equal(sm90_tiles(&config, &shared), 3 * 8 * 2);
+    assert_int_equal(schedule_sm90_tiles(&config, &p), 3 * 8 * 2);
     assert_int_equal(schedule_of(&config, &shared).section_heads, 8);
 }
 

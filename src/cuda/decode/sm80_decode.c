@@ -47,12 +47,16 @@ static bool close_keys(const flash_strides_t *stride) {
     return stride->seq <= INT32_MAX / 2;
 }
 
+static bool has_too_many_rows(const flash_params_t *p) {
+    return (int64_t)p->seqlen_q * p->group > SM80_DECODE_MAX_ROWS;
+}
+
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
     const flash_params_t *p = &problem->params;
     if ((config->features & FLASH_FEATURE_PAGED) != 0 && p->pages.page_size == 0)
         return "decode kernels with paged read K and V in pages alone";
-    if ((int64_t)p->seqlen_q * p->group > SM80_DECODE_MAX_ROWS)
+    if (has_too_many_rows(p))
         return "decode kernels take at most 32 rows (queries x query heads of a K/V head)";
     if (problem->batch_invariant && p->cu_seqlens_q != NULL && flash_has_whole_batch(p))
         return "with FLASH_FLAG_BATCH_INVARIANT the queries of other sequences must not decide "
@@ -68,6 +72,11 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
+static bool declines(const problem_t *problem, const device_t *device) {
+    (void)device;
+    return has_too_many_rows(&problem->params);
+}
+
 /* Each tile of rows reads all of K and V, so the fewest tiles come first, then the smallest. */
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
@@ -80,6 +89,7 @@ static family_rank_t rank(const flash_config_t *config, const problem_t *problem
 static const family_op_t forward = {.check = check,
                                     .obstacle = obstacle,
                                     .rank = rank,
+                                    .declines = declines,
                                     .part = FAMILY_DECODE_PART,
                                     .cuda = &cuda,
                                     .calls = &sm80_decode_calls};

@@ -83,9 +83,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-static bool declines(const flash_config_t *config, const problem_t *problem,
-                     const device_t *device) {
-    (void)config;
+static bool declines(const problem_t *problem, const device_t *device) {
     (void)device;
     return v_in_k_is_small(problem);
 }

@@ -102,9 +102,7 @@ static int64_t least_time(kernel_shapes_t shapes, const problem_t *problem,
 }
 
 /* Declines unless enough of the time is saved by estimate. Estimates leave columns out. */
-static bool declines(const flash_config_t *config, const problem_t *problem,
-                     const device_t *device) {
-    (void)config;
+static bool declines(const problem_t *problem, const device_t *device) {
     const flash_params_t *p = &problem->params;
     const kernel_shapes_t shapes =
         kernel_table_shapes(&family_sm90_decode, problem->op, problem->dtype);

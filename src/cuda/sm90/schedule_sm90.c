@@ -40,10 +40,21 @@ int32_t schedule_sm90_most_sharing(const flash_params_t *p) {
     return 1 << most_pack_shift(p);
 }
 
+int32_t schedule_sm90_pack_shift(const flash_config_t *config, const flash_params_t *p) {
+    return shares_tiles(config, p) ? most_pack_shift(p) : 0;
+}
+
 flash_params_t schedule_sm90_problem(const flash_config_t *config, const flash_params_t *p) {
     flash_params_t packed = *p;
-    packed.pack_shift = shares_tiles(config, p) ? most_pack_shift(p) : 0;
+    packed.pack_shift = schedule_sm90_pack_shift(config, p);
     return packed;
+}
+
+/* A copy of the problem for sm90_tiles() would cost more than to count, for each row in question.
+ */
+int64_t schedule_sm90_tiles(const flash_config_t *config, const flash_params_t *p) {
+    const int32_t shift = schedule_sm90_pack_shift(config, p);
+    return divide_up((int64_t)p->seqlen_q << shift, config->B_r) * (p->n_heads >> shift) * p->batch;
 }
 
 int64_t schedule_sm90_blocks(const flash_config_t *config, const flash_params_t *p,

@@ -10,7 +10,13 @@
 /* Returns how many query heads of a group share tiles at most. */
 int32_t schedule_sm90_most_sharing(const flash_params_t *p);
 
-/* Returns the problem with the decision which heads share tiles, which all of these need. */
+/* Decides how many heads share tiles, as a power of two. */
+int32_t schedule_sm90_pack_shift(const flash_config_t *config, const flash_params_t *p);
+
+/* Counts the tiles of a launch, at most. */
+int64_t schedule_sm90_tiles(const flash_config_t *config, const flash_params_t *p);
+
+/* Returns the problem with the decision which heads share tiles, which the following need. */
 flash_params_t schedule_sm90_problem(const flash_config_t *config, const flash_params_t *p);
 
 /* The blocks of the grid: one per tile; persistent: one per multiprocessor, and fewer

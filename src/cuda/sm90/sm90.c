@@ -87,12 +87,7 @@ static cuda_block_t block(const flash_config_t *config) {
     return (cuda_block_t){sm90_block_threads(config), sm90_shared_bytes(config), 0};
 }
 
-static int64_t tiles(const flash_config_t *config, const flash_params_t *p) {
-    const flash_params_t packed = schedule_sm90_problem(config, p);
-    return sm90_tiles(config, &packed);
-}
-
-static const cuda_family_t cuda = {.block = block, .tiles = tiles};
+static const cuda_family_t cuda = {.block = block, .tiles = schedule_sm90_tiles};
 
 /* O of fp32 is stored two columns of a row at a time. */
 static const char *fp32_o_obstacle(const flash_params_t *p) {
@@ -133,8 +128,7 @@ static int64_t block_time(const flash_config_t *config) {
  * that n keys lie in 1 + (n - 1) / B_c blocks on average. */
 static int64_t estimated_blocks(const flash_config_t *config, const flash_params_t *p) {
     const int64_t keys = problem_mean_keys(p);
-    const flash_params_t packed = schedule_sm90_problem(config, p);
-    const int64_t queries = config->B_r >> packed.pack_shift;
+    const int64_t queries = config->B_r >> schedule_sm90_pack_shift(config, p);
     if (p->window_left < 0 || p->window_right < 0)
         return (keys + config->B_c - 1) / config->B_c;
     return 1 + (keys + queries - 2) / config->B_c;
@@ -145,7 +139,7 @@ static int64_t estimated_blocks(const flash_config_t *config, const flash_params
 static int64_t estimated_time(const flash_config_t *config, const problem_t *problem,
                               const device_t *device) {
     const int64_t n = device->n_multiprocessors;
-    const int64_t rounds = (tiles(config, &problem->params) + n - 1) / n;
+    const int64_t rounds = (schedule_sm90_tiles(config, &problem->params) + n - 1) / n;
     const int64_t blocks = estimated_blocks(config, &problem->params) + SM90_BLOCKS_AROUND_TILE;
     return rounds * blocks * block_time(config);
 }
@@ -158,12 +152,13 @@ static int64_t time_at_length(const flash_config_t *config) {
 
 /* Rows without varlen decline short queries, if heads that share tiles in rows with it have half as
  * many. */
-static bool declines(const flash_config_t *config, const problem_t *problem,
-                     const device_t *device) {
+static bool row_declines(const flash_config_t *config, const problem_t *problem,
+                         const device_t *device) {
     flash_config_t ragged = *config;
     ragged.features |= FLASH_FEATURE_VARLEN;
     return !sm90_has_varlen(config) &&
-           2 * tiles(&ragged, &problem->params) <= tiles(config, &problem->params) &&
+           2 * schedule_sm90_tiles(&ragged, &problem->params) <=
+               schedule_sm90_tiles(config, &problem->params) &&
            obstacle(&ragged, problem, device) == NULL;
 }
 
@@ -179,7 +174,7 @@ static family_rank_t rank(const flash_config_t *config, const problem_t *problem
 static const family_op_t forward = {.check = check,
                                     .obstacle = obstacle,
                                     .rank = rank,
-                                    .declines = declines,
+                                    .row_declines = row_declines,
                                     .part = FAMILY_FORWARD_PART,
                                     .cuda = &cuda,
                                     .calls = &sm90_forward_calls};
