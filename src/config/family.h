@@ -66,8 +66,9 @@ typedef struct family_op {
     family_part_t part;
 
     const family_calls_t *calls;
-    const struct cuda_family *cuda; /* cuda/family.h; NULL: a CPU family, or one without kernels of
-                                       its own */
+    const struct cpu_operation *cpu; /* cpu/operation.h; NULL: a CUDA family */
+    const struct cuda_family *cuda;  /* cuda/family.h; NULL: a CPU family, or one without kernels of
+                                        its own */
 } family_op_t;
 
 typedef struct family {

@@ -10,7 +10,7 @@
 struct flash_kernel {
     flash_config_t config;
     const char *name;
-    void (*function)(void); /* of the type that its family's calls launch: for FORWARD in CPU
+    void (*function)(void); /* of the type that its operation's launch knows: for FORWARD in CPU
                                families a cpu_kernel_t (kernels/cpu/cpu_kernel.h); NULL in MIXED
                                rows, which rows of other families compute, and in rows that a build
                                for tests does not compile */

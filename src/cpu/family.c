@@ -3,6 +3,7 @@
  */
 #include "config/family.h"
 
+#include "cpu/forward.h"
 #include "cpu/launch.h"
 #include "cpu/plan.h"
 
@@ -10,8 +11,8 @@
 
 /* ---- All CPU families ---- */
 
-static const char *obstacle(const flash_config_t *config, const problem_t *problem,
-                            const device_t *device) {
+static const char *forward_obstacle(const flash_config_t *config, const problem_t *problem,
+                                    const device_t *device) {
     (void)device;
     return cpu_plan_obstacle(config, &problem->params);
 }
@@ -32,7 +33,7 @@ static const char *remark_on_processor(const problem_t *problem, const device_t 
 }
 
 static const family_op_t forward = {
-    .obstacle = obstacle, .rank = rank_by_tile, .calls = &cpu_forward_calls};
+    .obstacle = forward_obstacle, .rank = rank_by_tile, .calls = &cpu_calls, .cpu = &cpu_forward};
 
 #define CPU_FAMILY(name, lacks_, remark_, ...)                                                     \
     const family_t family_##name = {.facts = &family_facts_##name,                                 \

@@ -1,13 +1,13 @@
 /*
- * The launcher of the CPU families cuts a problem into tasks, shares them among threads, and merges
- * the partial results of tasks that have the same rows.
+ * Kernels of CPU families are called on the threads of a call, in one way for all operations.
  */
 #ifndef FLASH_CPU_LAUNCH_H
 #define FLASH_CPU_LAUNCH_H
 
 #include "config/family.h"
 
-/* The forward pass. It ignores the device and the stream. */
-extern const family_calls_t cpu_forward_calls;
+/* Of rows whose operation has a cpu_operation_t (family_op_t.cpu). They ignore the device and the
+ * stream. */
+extern const family_calls_t cpu_calls;
 
 #endif
