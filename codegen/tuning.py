@@ -85,11 +85,14 @@ def parse_result(line: str) -> Result:
             _features(fields["features"]),
             *(size_class(int(fields[size])) for size in ("q", "k", "heads")),
         )
-        return Result(key, int(fields["nanoseconds"]), parse_config(fields["config"].strip()))
+        config = parse_config(fields["config"].strip())
     except KeyError as error:
         raise TuningError(f"unknown word {error} in {line!r}") from None
     except ShortFormError as error:
         raise TuningError(f"{error} in {line!r}") from None
+    if config.op != key.op:
+        raise TuningError(f"the kernel computes another operation than op= says in {line!r}")
+    return Result(key, int(fields["nanoseconds"]), config)
 
 
 def parse_results(text: str) -> list[Result]:

@@ -6,8 +6,10 @@
 
 #include "core/status.h"
 #include "cuda/runtime/measure.h"
+#include "select/serves.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 static double now(void) {
@@ -50,7 +52,7 @@ static flash_status_t measure_into(const measurement_t *m, double *times, double
     return FLASH_SUCCESS;
 }
 
-flash_status_t measure(const measurement_t *m, double *seconds) {
+static flash_status_t measure_kernels(const measurement_t *m, double *seconds) {
     double *times = calloc((size_t)m->n_launches, ((size_t)m->n_kernels + 1) * sizeof(double));
     FLASH_REQUIRE(times != NULL, FLASH_ERROR_OUT_OF_MEMORY,
                   "no memory for times: n_launches is %d, n_kernels %d", m->n_launches,
@@ -58,4 +60,44 @@ flash_status_t measure(const measurement_t *m, double *seconds) {
     const flash_status_t status = measure_into(m, times, seconds);
     free(times);
     return status;
+}
+
+/* ---- Checks ---- */
+
+flash_status_t measure_check_counts(const measurement_t *m, const double *seconds) {
+    FLASH_REQUIRE(m->kernels != NULL && seconds != NULL, FLASH_ERROR_INVALID_ARGUMENT, "%s is NULL",
+                  m->kernels == NULL ? "kernels" : "seconds");
+    FLASH_REQUIRE(m->n_kernels >= 1, FLASH_ERROR_INVALID_ARGUMENT, "n_kernels is %d: at least 1",
+                  m->n_kernels);
+    FLASH_REQUIRE(m->n_launches >= 1, FLASH_ERROR_INVALID_ARGUMENT, "n_launches is %d: at least 1",
+                  m->n_launches);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_kernels(const measurement_t *m) {
+    for (int32_t i = 0; i < m->n_kernels; i++) {
+        FLASH_REQUIRE(m->kernels[i] != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernels[%d] is NULL",
+                      i);
+        FLASH_TRY(kernel_table_check(m->kernels[i]));
+        FLASH_TRY(select_check(m->kernels[i], m->problem, m->device));
+    }
+    return FLASH_SUCCESS;
+}
+
+/* All workspaces are checked before any kernel writes something. */
+static flash_status_t check_workspaces(const measurement_t *m) {
+    for (int32_t i = 0; i < m->n_kernels; i++)
+        FLASH_TRY(
+            kernel_calls(m->kernels[i])->check_workspace(m->kernels[i], m->problem, m->device));
+    return FLASH_SUCCESS;
+}
+
+flash_status_t measure(const measurement_t *m, double *seconds) {
+    FLASH_TRY(check_kernels(m));
+    if (!m->problem->has_output) {
+        memset(seconds, 0, (size_t)m->n_kernels * sizeof *seconds);
+        return FLASH_SUCCESS;
+    }
+    FLASH_TRY(check_workspaces(m));
+    return measure_kernels(m, seconds);
 }

@@ -74,14 +74,17 @@ static flash_status_t choose(resolved_t *r) {
     return FLASH_SUCCESS;
 }
 
-static flash_status_t resolve_kernel(const flash_kernel_t *kernel, resolved_t *r) {
+flash_status_t resolve_kernel(int32_t op, const flash_kernel_t *kernel, resolved_t *r) {
+    r->problem.op = op;
+    r->mixed_rows = (mixed_rows_t){.B_r = 0};
+    r->problem.mixed_rows = &r->mixed_rows;
     FLASH_TRY(trace_is_on(&r->traced));
     r->explained = r->explained || r->traced;
     FLASH_TRY(device_describe_for(&r->args, &r->device));
     if (kernel != NULL)
         return use_kernel(kernel, "the caller's kernel", r);
     FLASH_TRY(environment_read(&variable, read_variable));
-    if (is_forced && forced.op == r->problem.op)
+    if (is_forced && forced.op == op)
         return use_forced(r);
     return choose(r);
 }
@@ -89,7 +92,5 @@ static flash_status_t resolve_kernel(const flash_kernel_t *kernel, resolved_t *r
 flash_status_t resolve(const flash_forward_args_t *args, int32_t op, const flash_kernel_t *kernel,
                        resolved_t *r) {
     FLASH_TRY(arguments_read(args, &r->args, &r->problem));
-    r->problem.op = op;
-    r->problem.mixed_rows = &r->mixed_rows;
-    return resolve_kernel(kernel, r);
+    return resolve_kernel(op, kernel, r);
 }

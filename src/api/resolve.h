@@ -30,4 +30,8 @@ typedef struct resolved {
 flash_status_t resolve(const flash_forward_args_t *args, int32_t op, const flash_kernel_t *kernel,
                        resolved_t *r);
 
+/* Does the same for arguments that are read: r->args and r->problem. A call that runs kernels of
+ * several operations finds one for each. */
+flash_status_t resolve_kernel(int32_t op, const flash_kernel_t *kernel, resolved_t *r);
+
 #endif

@@ -7,46 +7,14 @@
 #include "api/resolve.h"
 #include "arguments/data.h"
 #include "arguments/forward.h"
-#include "config/kernel_table.h"
 #include "core/call_scope.h"
 #include "core/status.h"
-#include "select/serves.h"
 #include "select/tuning/follow.h"
 #include "select/tuning/format.h"
 
 #include <math.h>
-#include <string.h>
 
 /* ---- flash_measure ---- */
-
-static flash_status_t check_counts(const flash_kernel_t *const *kernels, int32_t n_kernels,
-                                   int32_t n_launches, const double *seconds) {
-    FLASH_REQUIRE(kernels != NULL && seconds != NULL, FLASH_ERROR_INVALID_ARGUMENT, "%s is NULL",
-                  kernels == NULL ? "kernels" : "seconds");
-    FLASH_REQUIRE(n_kernels >= 1, FLASH_ERROR_INVALID_ARGUMENT, "n_kernels is %d: at least 1",
-                  n_kernels);
-    FLASH_REQUIRE(n_launches >= 1, FLASH_ERROR_INVALID_ARGUMENT, "n_launches is %d: at least 1",
-                  n_launches);
-    return FLASH_SUCCESS;
-}
-
-static flash_status_t check_kernels(const flash_kernel_t *const *kernels, int32_t n_kernels,
-                                    const problem_t *problem, const device_t *device) {
-    for (int32_t i = 0; i < n_kernels; i++) {
-        FLASH_REQUIRE(kernels[i] != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernels[%d] is NULL", i);
-        FLASH_TRY(kernel_table_check(kernels[i]));
-        FLASH_TRY(select_check(kernels[i], problem, device));
-    }
-    return FLASH_SUCCESS;
-}
-
-/* All workspaces are checked before any kernel writes something. */
-static flash_status_t check_workspaces(const flash_kernel_t *const *kernels, int32_t n_kernels,
-                                       const problem_t *problem, const device_t *device) {
-    for (int32_t i = 0; i < n_kernels; i++)
-        FLASH_TRY(kernel_calls(kernels[i])->check_workspace(kernels[i], problem, device));
-    return FLASH_SUCCESS;
-}
 
 flash_status_t flash_measure(const flash_forward_args_t *args, const flash_kernel_t *const *kernels,
                              int32_t n_kernels, int32_t n_launches, flash_stream_t stream,
@@ -55,23 +23,17 @@ flash_status_t flash_measure(const flash_forward_args_t *args, const flash_kerne
     flash_forward_args_t checked;
     problem_t problem;
     device_t device = {0};
-    FLASH_TRY(check_counts(kernels, n_kernels, n_launches, seconds));
-    FLASH_TRY(arguments_read(args, &checked, &problem));
-    FLASH_TRY(device_describe_for(&checked, &device));
-    FLASH_TRY(device_check_stream(&device, stream));
-    FLASH_TRY(arguments_check_data(&checked, device_is_cpu(&device), &problem));
-    FLASH_TRY(check_kernels(kernels, n_kernels, &problem, &device));
-    if (!problem.has_output) {
-        memset(seconds, 0, (size_t)n_kernels * sizeof *seconds);
-        return FLASH_SUCCESS;
-    }
-    FLASH_TRY(check_workspaces(kernels, n_kernels, &problem, &device));
     const measurement_t m = {.kernels = kernels,
                              .n_kernels = n_kernels,
                              .n_launches = n_launches,
                              .problem = &problem,
                              .device = &device,
                              .stream = stream};
+    FLASH_TRY(measure_check_counts(&m, seconds));
+    FLASH_TRY(arguments_read(args, &checked, &problem));
+    FLASH_TRY(device_describe_for(&checked, &device));
+    FLASH_TRY(device_check_stream(&device, stream));
+    FLASH_TRY(arguments_check_data(&checked, device_is_cpu(&device), &problem));
     return measure(&m, seconds);
 }
 
@@ -97,16 +59,23 @@ static flash_status_t to_nanoseconds(double seconds, int64_t *nanoseconds) {
     return FLASH_SUCCESS;
 }
 
+/* Writes the line of a call whose kernel is known, for any operation. */
+static flash_status_t format_result(const resolved_t *r, int64_t nanoseconds, char *text,
+                                    size_t size) {
+    FLASH_TRY(check_tunable(&r->problem, &r->device));
+    const tuning_row_t row = {.key = tuning_key(&r->problem, &r->device),
+                              .nanoseconds = nanoseconds,
+                              .kernel = r->kernel};
+    return tuning_write(&row, text, size);
+}
+
 flash_status_t flash_tuning_format(const flash_forward_args_t *args, const flash_kernel_t *kernel,
                                    double seconds, char *text, size_t size) {
     FLASH_CALL_SCOPE();
     resolved_t r = {0};
-    tuning_row_t row;
+    int64_t nanoseconds;
     FLASH_REQUIRE(kernel != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
-    FLASH_TRY(to_nanoseconds(seconds, &row.nanoseconds));
+    FLASH_TRY(to_nanoseconds(seconds, &nanoseconds));
     FLASH_TRY(resolve(args, FLASH_OP_FORWARD, kernel, &r));
-    FLASH_TRY(check_tunable(&r.problem, &r.device));
-    row.key = tuning_key(&r.problem, &r.device);
-    row.kernel = r.kernel;
-    return tuning_write(&row, text, size);
+    return format_result(&r, nanoseconds, text, size);
 }

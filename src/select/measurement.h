@@ -6,7 +6,7 @@
 
 #include "config/kernel_table.h"
 
-/* The problem has output and checked data, and each kernel serves it. */
+/* The problem's data are checked. What runs has output, and each kernel serves it. */
 typedef struct measurement {
     const flash_kernel_t *const *kernels;
     int32_t n_kernels;

@@ -31,10 +31,8 @@ static bool serves_features(const flash_kernel_t *kernel, int32_t features) {
     return (features & ~kernel->config.features) == 0;
 }
 
-/* Returns the field by which the kernel does not fit the problem; NULL if it fits. */
+/* Returns the field by which a kernel of the problem's operation does not fit; NULL if it fits. */
 static const char *mismatch(const flash_kernel_t *kernel, const problem_t *problem) {
-    if (kernel->config.op != problem->op)
-        return "op";
     const char *of_types = types_mismatch(kernel->types, problem);
     if (of_types != NULL)
         return of_types;
@@ -64,7 +62,19 @@ static const char *obstacle(const flash_kernel_t *kernel, const problem_t *probl
 }
 
 bool select_serves(const flash_kernel_t *kernel, const problem_t *problem, const device_t *device) {
-    return mismatch(kernel, problem) == NULL && obstacle(kernel, problem, device) == NULL;
+    return kernel->config.op == problem->op && mismatch(kernel, problem) == NULL &&
+           obstacle(kernel, problem, device) == NULL;
+}
+
+static const char *op_name(int32_t op) {
+    const char *word = words_op(op);
+    return word != NULL ? word : "unknown";
+}
+
+static flash_status_t refuse_op(const flash_kernel_t *kernel, const problem_t *problem) {
+    return status_fail(FLASH_ERROR_UNSUPPORTED,
+                       "%s does not serve this problem: op. The kernel computes %s, the call %s",
+                       kernel->name, op_name(kernel->config.op), op_name(problem->op));
 }
 
 static flash_status_t refuse_mismatch(const flash_kernel_t *kernel, const problem_t *problem,
@@ -95,6 +105,8 @@ static flash_status_t refuse_obstacle(const flash_kernel_t *kernel, const device
 
 flash_status_t select_check(const flash_kernel_t *kernel, const problem_t *problem,
                             const device_t *device) {
+    if (kernel->config.op != problem->op)
+        return refuse_op(kernel, problem);
     const char *field = mismatch(kernel, problem);
     if (field != NULL)
         return refuse_mismatch(kernel, problem, field);

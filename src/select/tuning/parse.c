@@ -98,6 +98,16 @@ static flash_status_t read_config(const text_reader_t *r, flash_config_t *config
     return status_fail(FLASH_ERROR_INVALID_ARGUMENT, "line %" PRId32 ": %s", r->line_number, why);
 }
 
+/* Refuses a kernel that computes something else than the key says. */
+static flash_status_t check_op(const text_reader_t *r, const tuning_key_t *key,
+                               const flash_config_t *config) {
+    const int32_t op = key->fields[TUNING_OP];
+    FLASH_REQUIRE(config->op == op, FLASH_ERROR_INVALID_ARGUMENT,
+                  "line %" PRId32 ": op is %s, and the kernel's %s", r->line_number, words_op(op),
+                  words_op(config->op));
+    return FLASH_SUCCESS;
+}
+
 /* Reads a result. row->kernel is NULL for a configuration that is not in the table. */
 static flash_status_t read_row(text_reader_t *r, tuning_row_t *row) {
     flash_config_t config;
@@ -105,6 +115,7 @@ static flash_status_t read_row(text_reader_t *r, tuning_row_t *row) {
     FLASH_TRY(read_number(r, "ns=", INT64_MAX, &row->nanoseconds));
     FLASH_TRY(read_name(r, ":"));
     FLASH_TRY(read_config(r, &config));
+    FLASH_TRY(check_op(r, &row->key, &config));
     row->kernel = kernel_table_find(&config);
     return FLASH_SUCCESS;
 }
