@@ -202,8 +202,8 @@ int main(int argc, char **argv) {
     for (std::int32_t i = 0; i < flash_kernel_count(); i++) {
         flash_config_t config = FLASH_CONFIG_INIT;
         if (flash_kernel_config(flash_kernel_at(i), &config) == FLASH_SUCCESS &&
-            config.arch != FLASH_ARCH_REFERENCE && config.arch < FLASH_ARCH_SM80 &&
-            flash_lookup_kernel(&config) != nullptr)
+            config.op == FLASH_OP_FORWARD && config.arch != FLASH_ARCH_REFERENCE &&
+            config.arch < FLASH_ARCH_SM80 && flash_lookup_kernel(&config) != nullptr)
             add_kernel({flash_kernel_at(i), config.dtype, short_name(config)});
     }
     benchmark::Initialize(&argc, argv);

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from flashattn import Arch, DType, Feature, flash_attn_func, kernels, query_support, select_config
-from flashattn.cli import bench_cuda
+from flashattn import Arch, DType, Feature, flash_attn_func, query_support, select_config
+from flashattn.cli import bench_cuda, problem
 from flashattn.config import Config
 
 DTYPES = {"FP16": torch.float16, "BF16": torch.bfloat16}
@@ -43,7 +43,7 @@ def _configs(pair: tuple[int, int], dtype: str, features: Feature) -> list[Confi
     heads = {(pair[0], 0 if pair[0] == pair[1] else pair[1]), (pair[0], 0)}
     return [
         kernel.config
-        for kernel in kernels()
+        for kernel in problem.forward_kernels([])
         if kernel.config.arch == Arch.SM90
         and kernel.config.dtype == DType[dtype]
         and kernel.config.features == features

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from flashattn import Arch, Config, DType, Feature, flash_attn_func, kernels
-from flashattn.cli import bench_cuda
+from flashattn import Arch, Config, DType, Feature, flash_attn_func
+from flashattn.cli import bench_cuda, problem
 
 DTYPES = {"FP16": torch.float16, "BF16": torch.bfloat16}
 DOCUMENT = 1024  # keys of a document
@@ -79,7 +79,7 @@ def biased_row(family: Arch, dtype: str, d_head: int) -> Config:
     """Returns the family's row for contiguous, aligned keys."""
     return next(
         row.config
-        for row in kernels()
+        for row in problem.forward_kernels([])
         if row.config.arch == family
         and row.config.dtype == DType[dtype]
         and row.config.d_head == d_head

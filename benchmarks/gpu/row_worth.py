@@ -158,7 +158,7 @@ def _rows(filters: list[str]) -> list[Any]:
     """Configurations of CUDA rows that the device runs."""
     from flashattn.cli import problem
 
-    rows = [row.config for row in problem.chosen_kernels([], runnable=True)]
+    rows = [row.config for row in problem.forward_kernels([])]
     return [c for c in rows if problem.is_cuda(c) and all(_has_one(c, text) for text in filters)]
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from flashattn import Arch, Config, Feature, flash_attn_func, kernels, query_support, select_config
-from flashattn.cli import bench_cuda
+from flashattn import Arch, Config, Feature, flash_attn_func, query_support, select_config
+from flashattn.cli import bench_cuda, problem
 
 DTYPES = {"FP16": torch.float16, "BF16": torch.bfloat16}
 AGAIN = ("alibi", "mask")  # additions that are timed with a row of SM80 too
@@ -69,7 +69,7 @@ def biased_row_of_sm80(case: Case, selected: Config, *tensors: torch.Tensor) -> 
     """Returns the row that a GPU without the SM90 families would take; None if it is selected."""
     rows = [
         row.config
-        for row in kernels()
+        for row in problem.forward_kernels([])
         if row.config.arch == Arch.SM80
         and row.config.d_head == case.d_head
         and row.config.features & Feature.BIAS

@@ -6,6 +6,7 @@
  * The oracle and the wide ranges are in tests/python.
  */
 #include "flashattn.h"
+#include "forward_rows.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -465,7 +466,7 @@ int main(int argc, char **argv) {
     for (int32_t i = 0; i < flash_kernel_count(); i++) {
         flash_config_t config = FLASH_CONFIG_INIT;
         const flash_kernel_t *kernel = flash_kernel_at(i);
-        if (flash_kernel_config(kernel, &config) != FLASH_SUCCESS ||
+        if (flash_kernel_config(kernel, &config) != FLASH_SUCCESS || !is_forward_row(kernel) ||
             config.arch == FLASH_ARCH_REFERENCE || config.arch >= FLASH_ARCH_SM80 ||
             (config.dtype == FLASH_DTYPE_LATENT_E4M3) != of_latent)
             continue;

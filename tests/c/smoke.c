@@ -3,6 +3,7 @@
  * emulators without a test framework.
  */
 #include "flashattn.h"
+#include "forward_rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -77,7 +78,8 @@ int main(void) {
         flash_config_t config = FLASH_CONFIG_INIT;
         if (flash_kernel_config(kernel, &config) != FLASH_SUCCESS)
             return fails(kernel, "flash_kernel_config");
-        if (config.dtype != FLASH_DTYPE_FP32 || flash_lookup_kernel(&config) == NULL)
+        if (!is_forward_row(kernel) || config.dtype != FLASH_DTYPE_FP32 ||
+            flash_lookup_kernel(&config) == NULL)
             continue;
         if (run(kernel) != 0)
             return 1;

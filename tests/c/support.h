@@ -6,6 +6,7 @@
 #define FLASH_TESTS_SUPPORT_H
 
 #include "flashattn.h"
+#include "forward_rows.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -184,7 +184,7 @@ static void format_refuses_what_has_no_word(void **state) {
     (void)state;
     c = sm80, c.arch = 0, check_format_refused(c, "arch is 0");
     c = sm80, c.arch = 83, check_format_refused(c, "arch is 83");
-    c = sm80, c.op = 1, check_format_refused(c, "op is 1");
+    c = sm80, c.op = 1000, check_format_refused(c, "op is 1000");
     c = sm80, c.dtype = 0, check_format_refused(c, "dtype is 0");
     c = sm80, c.dtype = 6, check_format_refused(c, "dtype is 6");
     c = sm90, c.operand_dtype = 6, check_format_refused(c, "operand_dtype is 6");

@@ -197,6 +197,8 @@ static void a_row_serves_its_own_problems_only(void **state) {
     (void)state;
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const flash_kernel_t *kernel = &kernel_table[i];
+        if (!is_forward_row(kernel))
+            continue;
         const bool cuda = kernel->config.arch >= FLASH_ARCH_SM80;
         const device_t all = cuda ? hopper : best_cpu;
         const device_t none = cuda ? old_gpu : bare_cpu;

@@ -7,6 +7,15 @@
 
 enum { N_FIELDS = sizeof(flash_config_t) / sizeof(int32_t) - 1 };
 
+enum { OP_FIELD = 1 }; /* of FIELD_NAMES */
+
+enum {
+#define OP_INDEX(name, word) OP_INDEX_##name,
+    FLASH_CONFIG_OPS(OP_INDEX)
+#undef OP_INDEX
+        N_OPS
+};
+
 static const char *const FIELD_NAMES[N_FIELDS] = {
 #define FIELD_NAME(field) #field,
     FLASH_CONFIG_FIELDS(FIELD_NAME)
@@ -206,8 +215,16 @@ static bool cpu_legal(const flash_config_t *c) {
            c->features <= ALL_FEATURES;
 }
 
-/* Checks the configuration with the arch of another CUDA family, by its status alone. */
-static void check_other_cuda_family(const flash_config_t *config) {
+/* Says whether the configuration has rules that this test does not repeat: those of another CUDA
+ * family, or of another operation, than the row has whose field is changed. */
+static bool has_other_rules(const flash_config_t *config, int field) {
+    const bool is_op = config->op >= 0 && config->op < N_OPS;
+    const bool other_op = is_op && (field == OP_FIELD || config->op != FLASH_OP_FORWARD);
+    return is_family(config->arch) && ((field == 0 && is_cuda(config->arch)) || other_op);
+}
+
+/* Checks such a configuration by its status alone. */
+static void check_other_rows(const flash_config_t *config) {
     assert_null(flash_lookup_kernel(config));
     assert_null(strstr(flash_last_error(), "no such kernel family"));
     assert_true(flash_last_status() == FLASH_ERROR_INVALID_CONFIG ||
@@ -219,8 +236,8 @@ static void check_near_miss(const flash_config_t *config, int field) {
     const char *wrong = field == 0 && other_type ? "dtype" : FIELD_NAMES[field];
     if (table_has(config))
         return;
-    if (field == 0 && is_family(config->arch) && is_cuda(config->arch)) {
-        check_other_cuda_family(config);
+    if (has_other_rules(config, field)) {
+        check_other_rows(config);
         return;
     }
     assert_null(flash_lookup_kernel(config));

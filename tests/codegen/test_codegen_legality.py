@@ -186,7 +186,7 @@ def test_legal_for_sm80_decode(change):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"op": 1}, "op is 1: the family has no such value"),
+        ({"op": 1000}, "op is 1000: the family has no such value"),
         ({"dtype": 3}, "dtype is 3: the family has no such value"),
         ({"d_head": 0}, "d_head is 0: the family has no such value"),
         ({"d_head": 96}, "d_head is 96: the family has no such value"),
@@ -293,7 +293,7 @@ def test_legal_for_sm90(change):
         ({"B_c": 0}, "B_c is 0: not within 16 ... 256"),
         ({"B_c": 272}, "B_c is 272: not within 16 ... 256"),
         ({"B_c": 120}, "B_c is 120: not a multiple of 16"),
-        ({"op": 1}, "op is 1: the family has no such value"),
+        ({"op": 1000}, "op is 1000: the family has no such value"),
         (
             {"n_warps": 8},
             "n_warps is 8: 12 with B_r 128 and this dtype, 4 and one for each 16 rows",

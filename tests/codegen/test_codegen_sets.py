@@ -13,6 +13,7 @@ from codegen.facts import (
     Arch,
     Dtype,
     Feature,
+    Op,
     rows_of,
 )
 from codegen.legality import legal, sm80_decode_shared_bytes, sm80_mla_shared_bytes
@@ -135,7 +136,7 @@ def test_the_known_best_configuration_is_tuned():
 
 
 def test_ship_has_each_cpu_family_in_each_type_for_every_problem():
-    cpu = [config for config in ship() if config.arch < Arch.SM80]
+    cpu = [c for c in ship() if c.arch < Arch.SM80 and c.op == Op.FORWARD]
     rows = Counter((c.arch, c.dtype) for c in cpu)
     families = (Arch.REFERENCE, Arch.AVX2, Arch.AVX512)
     assert set(rows) >= {(arch, dtype) for arch in families for dtype in Dtype}

@@ -1,5 +1,5 @@
-"""A new operation enters through the steps of docs/adding-a-kernel.md: a toy operation of the
-reference family, COUNT, which fills O with the number of keys, in a copy of the sources.
+"""A new operation enters through the steps of docs/adding-a-kernel.md, which are taken in a copy of
+the sources (toy_operation.py). It breaks no test that walks over the kernel table.
 """
 
 import os
@@ -10,161 +10,37 @@ import sys
 from pathlib import Path
 
 import pytest
+from toy_operation import ADDED, CHANGES
 
-FOLDERS = ("bindings/python/extension", "cmake", "codegen", "include", "kernels", "src")
+FOLDERS = ("bindings/python/extension", "cmake", "codegen", "include", "kernels", "src", "tests")
 
-# The steps: for each file what stands there, and what then does.
-CHANGES = {
-    "include/flashattn.h": (
-        ("FLASH_OP_FORWARD = 0 ", "FLASH_OP_COUNT = 1,\n    FLASH_OP_FORWARD = 0 "),
-        (
-            "FLASH_API flash_status_t flash_combine(",
-            "FLASH_API flash_status_t flash_count(const flash_forward_args_t *args,\n"
-            "                                     const flash_kernel_t *kernel);\n"
-            "FLASH_API flash_status_t flash_combine(",
-        ),
-    ),
-    "src/flashattn.map": (("flash_combine;", "flash_combine;\n        flash_count;"),),
-    "codegen/facts.py": (
-        ("    FORWARD = 0\n", "    FORWARD = 0\n    COUNT = 1\n"),
-        ('{"FORWARD": "fwd"}', '{"FORWARD": "fwd", "COUNT": "count"}'),
-        (
-            "MIXED = Layout(",
-            'COUNT = Layout("count", shape=("B_r",), any_d_head=True)\nMIXED = Layout(',
-        ),
-        (
-            "    return Family(arch, True, {Op.FORWARD: forward}, flags)\n",
-            '    rules = {"d_head": Range(0, INT32_MAX), "B_r": Choice((1, 2))}\n'
-            "    count = Rows(COUNT, _wide_o(Dtype.FP32), rules, int(Feature.CAUSAL))\n"
-            "    counts = {Op.COUNT: count} if arch == Arch.REFERENCE else {}\n"
-            "    return Family(arch, True, {Op.FORWARD: forward, **counts}, flags)\n",
-        ),
-    ),
-    "codegen/wrappers.py": (
-        (
-            "WRAPPERS = {\n",
-            "WRAPPERS = {\n"
-            '    ("count", Op.COUNT): Wrapper(\n'
-            '        suffix=".c",\n'
-            '        header="common/params.h",\n'
-            '        parameters="const flash_params_t *params",\n'
-            "        source=_alone(\n"
-            "            lambda config: '#include \"cpu/reference_count.h\"\\n'\n"
-            "            f'{prototype(config)};\\n'\n"
-            "            f'{prototype(config)} {{\\n    reference_count(params);\\n}}\\n'\n"
-            "        ),\n"
-            "    ),\n",
-        ),
-    ),
-    "codegen/sets.py": (
-        (
-            "        + ship_sm80()\n",
-            "        + [Config(arch=Arch.REFERENCE, op=Op.COUNT, dtype=3, B_r=1)]\n"
-            "        + ship_sm80()\n",
-        ),
-    ),
-    "src/cpu/family.c": (
-        (
-            "#define CPU_FAMILY(",
-            "extern const family_calls_t cpu_count_calls;\n"
-            "static const family_op_t count = {.rank = rank_by_tile, .calls = &cpu_count_calls};\n"
-            "#define CPU_FAMILY(",
-        ),
-        (
-            "remark_on_processor, [FLASH_OP_FORWARD] = &forward);\n\n/* ---- x86",
-            "remark_on_processor, [FLASH_OP_FORWARD] = &forward,\n"
-            "           [FLASH_OP_COUNT] = &count);\n\n/* ---- x86",
-        ),
-    ),
-    "CMakeLists.txt": (
-        ("    src/cpu/launch.c\n", "    src/cpu/launch.c\n    src/cpu/launch_count.c\n"),
-    ),
-    "src/api/forward.c": (
-        (
-            "flash_status_t flash_combine(",
-            "flash_status_t flash_count(const flash_forward_args_t *args,\n"
-            "                           const flash_kernel_t *kernel) {\n"
-            "    FLASH_CALL_SCOPE();\n"
-            "    resolved_t r = {0};\n"
-            "    FLASH_TRY(resolve(args, FLASH_OP_COUNT, kernel, &r));\n"
-            "    return kernel_calls(r.kernel)->launch(r.kernel, &r.problem, &r.device, NULL);\n"
-            "}\n\n"
-            "flash_status_t flash_combine(",
-        ),
-    ),
-}
-ADDED = {
-    "kernels/cpu/reference_count.h": """\
-#include "common/params.h"
-static inline void reference_count(const flash_params_t *p) {
-    for (int64_t i = 0; i < (int64_t)p->seqlen_q * p->d_head_v; i++)
-        ((float *)p->o)[i] = (float)p->seqlen_k;
-}
-""",
-    "src/cpu/launch_count.c": """\
-#include "config/kernel_table.h"
-extern const family_calls_t cpu_count_calls;
-static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *problem,
-                             const device_t *device, flash_stream_t stream) {
-    (void)device, (void)stream;
-    ((void (*)(const flash_params_t *))kernel->function)(&problem->params);
-    return FLASH_SUCCESS;
-}
-const family_calls_t cpu_count_calls = {.launch = launch};
-""",
-}
+# Programs and tests that walk over the table, or look for rows in it.
+WALKS_IN_C = ("smoke", "test_arguments", "test_config_text", "test_environment", "test_forward") + (
+    "test_measure",
+    "test_parts",
+    "test_select",
+    "test_table",
+    "test_tuning",
+    "test_types",
+)
+WALKS_IN_PYTHON = (
+    "test_arrays.py::test_config_by_object_and_by_short_form",
+    "test_arrays.py::test_config_that_is_refused",
+    "test_arrays.py::test_support_tells_the_truth",
+    "test_command_line.py::test_info",
+    "test_command_line.py::test_list",
+    "test_config.py::test_lookup_says_why_not",
+    "test_refusals.py::test_cuda_kernels_do_not_serve_the_cpu_device",
+    "test_table.py::test_every_near_miss_is_answered",
+    "test_table.py::test_every_row_is_found_by_its_configuration_and_its_short_form",
+    "test_types.py::test_families_that_multiply_bf16_leave_a_q_of_fp32_to_others",
+)
+WALKS_OF_THE_GENERATOR = ("covers", "machine_code", "sets")
 
-# The program asks the library for its rows of both operations, and calls it with and without a row.
-PROGRAM = """\
-import ctypes, sys
-import flashattn
-from flashattn import _abi
-from flashattn._library import library
-c = library()
-c.flash_count.restype = ctypes.c_int32
-text = "REFERENCE count (FP32, any, 1)"
-config = flashattn.Config.parse(text)
-assert config.op == 1 and str(config) == text, config
-refused = {
-    "REFERENCE (FP32, any, 1)": "expected ','",
-    "REFERENCE count (FP32, any, 1, 1)": "expected ')'",
-    "AVX2 count (FP32, any, 1)": "expected an operation of the family at position 5",
-    "REFERENCE count (BF16, any, 1)": "dtype is 2: the family has no such value",
-    "REFERENCE count (FP32, any, 4)": "B_r is 4: the family has no such value",
-    "REFERENCE count (FP32, any, 1): window": "features is 0x2: the REFERENCE family does not have",
-    "REFERENCE count (FP32, any, 2)": "is a legal configuration without a kernel",
-}
-for form, reason in refused.items():
-    try:
-        flashattn.config.row(flashattn.Config.parse(form))
-    except (ValueError, LookupError) as error:
-        assert reason in str(error), error
-    else:
-        raise AssertionError(form)
-rows = {k.config.op: k for k in flashattn.kernels() if k.config.dtype == 3}
-assert rows[1].config == config
-assert rows[1].name == "flash_count_reference_fp32_dany_1", rows
-data = [(ctypes.c_float * 8)(*range(8)) for _ in range(4)]
-strides = dict(stride_batch=8, stride_seq=4, stride_head=4)
-tensors = [_abi.flash_tensor_t(data=ctypes.addressof(x), **strides)
-           for x in data]
-args = _abi.flash_forward_args_t(dtype=3, batch=1, seqlen_q=2, seqlen_k=2, n_heads=1, n_heads_kv=1,
-                                 d_head=4, q=tensors[0], k=tensors[1], v=tensors[2], o=tensors[3])
-def count(kernel):
-    data[3][:] = [-1] * 8
-    return c.flash_count(ctypes.byref(args), ctypes.c_void_p(kernel)), list(data[3])
-row = {op: flashattn.config.row(k.config) for op, k in rows.items()}
-assert count(None) == (0, [2.0] * 8)
-assert count(row[1]) == (0, [2.0] * 8)
-status, o = count(row[0])
-assert status == 200 and o == [-1] * 8, status
-assert "does not serve this problem: op" in c.flash_last_error().decode()
-assert c.flash_query_support(ctypes.byref(args), ctypes.c_void_p(row[1]), None, 0) == 200
-print("counted")
-"""
+pytestmark = pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake")
 
 
-def walk(root: Path, copy: Path) -> None:
+def take_the_steps(root: Path, copy: Path) -> None:
     """Copies the sources and takes the steps."""
     shutil.copy(root / "CMakeLists.txt", copy)
     for name in FOLDERS:
@@ -179,26 +55,55 @@ def walk(root: Path, copy: Path) -> None:
         (copy / path).write_text(text)
 
 
-def build(copy: Path) -> Path:
-    """Builds the copy with the kernels of the reference family alone, and returns the library."""
-    out = copy / "build"
-    options = ["-DFLASH_CUDA=OFF", "-DFLASH_KERNELS=ship arch=REFERENCE", "-DFLASH_STATIC=OFF"]
-    options += ["-DFLASH_INSTALL=OFF", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS=-O0 -g0"]
-    for command in (["-S", copy, "-B", out, *options], ["--build", out, "--target", "flashattn"]):
-        done = subprocess.run(["cmake", *command], capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return out / "libflashattn.so"
-
-
-@pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake")
-def test_an_operation_enters_by_the_documented_steps(root, tmp_path):
-    walk(root, tmp_path)
-    environment = {**os.environ, "FLASHATTN_LIBRARY": str(build(tmp_path))}
-    environment["PYTHONPATH"] = str(root / "bindings" / "python")
+def run(*command: object, **variables: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment
+        list(map(str, command)), capture_output=True, text=True, env={**os.environ, **variables}
     )
-    assert (done.returncode, done.stdout) == (0, "counted\n"), done.stderr
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def run_pytest(tests: list[Path], **variables: str) -> None:
+    run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, **variables)
+
+
+def build(copy: Path) -> Path:
+    """Builds the copy with the kernels of the reference family and the programs in C, and returns
+    the library."""
+    options = ["-DFLASH_CUDA=OFF", "-DFLASH_KERNELS=ship arch=REFERENCE", "-DFLASH_STATIC=OFF"]
+    options += ["-DFLASH_INSTALL=OFF", "-DFLASH_BUILD_TESTS=ON"]
+    options += ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS=-O0 -g0"]
+    folder = copy / "build"
+    run("cmake", "-S", copy, "-B", folder, "-G", "Ninja", *options)
+    run("cmake", "--build", folder, "--target", "flashattn", *WALKS_IN_C)
+    return folder / "libflashattn.so"
+
+
+def check_walks_in_c(folder: Path) -> None:
+    names = "|".join(name.removeprefix("test_") for name in WALKS_IN_C)
+    run("ctest", "--test-dir", folder, "--output-on-failure", "-R", f"^({names})$")
+
+
+def check_walks_in_python(root: Path, **variables: str) -> None:
+    run_pytest([root / "tests/python" / name for name in WALKS_IN_PYTHON], **variables)
+    output = run(sys.executable, "-m", "flashattn", "check", "dtype=FP32", **variables)
+    assert "REFERENCE (FP32" in output and "count" not in output
+
+
+def test_an_operation_enters_by_the_documented_steps(root, tmp_path):
+    take_the_steps(root, tmp_path)
+    library = build(tmp_path)
+    calls = Path(__file__).with_name("toy_operation_calls.py")
+    variables = {"FLASHATTN_LIBRARY": str(library), "PYTHONPATH": str(root / "bindings/python")}
+    assert run(sys.executable, calls, **variables) == "counted\n"
+    check_walks_in_c(library.parent)
+    check_walks_in_python(root, **variables)
+
+
+def test_an_operation_breaks_no_walk_of_the_generator(root, tmp_path):
+    take_the_steps(root, tmp_path)
+    tests = tmp_path / "tests/codegen"
+    run_pytest([tests / f"test_codegen_{name}.py" for name in WALKS_OF_THE_GENERATOR])
 
 
 def test_the_page_names_each_file_of_the_steps(root):

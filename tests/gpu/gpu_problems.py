@@ -17,7 +17,13 @@ from expectation import Expected, assert_agrees
 from flashattn import Arch, DType, Feature, Kernel, latent
 from memory import E4M3, LATENT, dtype_of
 from paging import PagedProblem, make_pages
-from problems import LENGTHS_OF_A_CALL, AttentionProblem, fill_unused, make_inputs
+from problems import (
+    LENGTHS_OF_A_CALL,
+    AttentionProblem,
+    fill_unused,
+    forward_kernels,
+    make_inputs,
+)
 
 DTYPES = ("float16", "bfloat16")
 # Types of K and V, and head dimensions, that reach kernels of every family.
@@ -30,7 +36,7 @@ DECODE_ROWS = 32  # rows of a K/V head, at most, for decode kernels
 
 def cuda_kernels() -> list[Kernel]:
     """Returns the kernels of every CUDA family, whether or not this device runs them."""
-    return [kernel for kernel in flashattn.kernels() if kernel.config.arch >= Arch.SM80]
+    return [kernel for kernel in forward_kernels() if kernel.config.arch >= Arch.SM80]
 
 
 @functools.lru_cache(maxsize=1)

@@ -326,9 +326,14 @@ def fill_unused(p: AttentionProblem, o: np.ndarray, lse: np.ndarray) -> None:
         rest_o[...], rest_lse[...] = 0, -np.inf
 
 
+def forward_kernels() -> list[flashattn.Kernel]:
+    """Returns the rows that flash_attn_func runs: of all operations the table has rows."""
+    return [k for k in flashattn.kernels() if k.config.op == flashattn.Op.FORWARD]
+
+
 def cpu_kernels() -> list[flashattn.Kernel]:
     """Returns the kernels of the CPU families; tests/gpu has the others."""
-    return [kernel for kernel in flashattn.kernels() if kernel.config.arch < flashattn.Arch.SM80]
+    return [kernel for kernel in forward_kernels() if kernel.config.arch < flashattn.Arch.SM80]
 
 
 @lru_cache(maxsize=1)

@@ -19,7 +19,7 @@ from foreign_arrays import (
     torch_module,
 )
 from memory import DTYPES, Guarded, arrange, dtype_of
-from problems import AttentionProblem, configs_for, make_inputs
+from problems import AttentionProblem, configs_for, forward_kernels, make_inputs
 
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
@@ -481,7 +481,7 @@ def test_errors_are_also_the_packages_own() -> None:
 
 def test_config_by_object_and_by_short_form() -> None:
     arrays = _inputs()
-    for kernel in flashattn.kernels():
+    for kernel in forward_kernels():
         if kernel.config.dtype != flashattn.DType.FP32 or not kernel.is_runnable:
             continue
         by_object = flash_attn_func(*arrays, config=kernel.config)
@@ -497,7 +497,7 @@ def test_config_that_is_refused() -> None:
     assert not support and "without a kernel" in support.reason
     _refused(ValueError, "position", *arrays, config="REFERENCE (")
     _refused(ValueError, "B_r is 0", *arrays, config="REFERENCE (FP32, any, 0, 1)")
-    half = next(k for k in flashattn.kernels() if k.config.dtype == flashattn.DType.FP16)
+    half = next(k for k in forward_kernels() if k.config.dtype == flashattn.DType.FP16)
     _refused(NotImplementedError, "does not serve this problem", *arrays, config=half.config)
 
 

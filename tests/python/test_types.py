@@ -13,6 +13,7 @@ from problems import (
     AttentionProblem,
     check,
     configs_for,
+    forward_kernels,
     make_inputs,
     rounds_p,
     run,
@@ -113,7 +114,7 @@ def test_families_that_multiply_bf16_leave_a_q_of_fp32_to_others() -> None:
     q, k, v = make_inputs(p)
     multiply_bf16 = (flashattn.Arch.AVX512_BF16, flashattn.Arch.NEON_BF16)
     assert flashattn.select_config(q, k, v).config.arch not in multiply_bf16
-    for kernel in flashattn.kernels():
+    for kernel in forward_kernels():
         if kernel.config.arch in multiply_bf16:
             support = flashattn.query_support(q, k, v, config=kernel.config)
             assert not support

@@ -157,7 +157,7 @@ def _contenders(own: list[Contender], args: argparse.Namespace) -> list[list[Con
 def _own_contenders(args: argparse.Namespace) -> list[Contender]:
     on_device = problem.is_cuda if args.device == "cuda" else problem.is_cpu
     if args.filters or args.all:
-        rows = problem.chosen_kernels(args.filters, runnable=True)
+        rows = problem.forward_kernels(args.filters)
         rows = [row for row in rows if on_device(row.config) and problem.has_arrays(row.config)]
         problem.require_some(rows)
         return [Contender(str(k.config), DType(k.config.dtype), k.config) for k in rows]

@@ -42,7 +42,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    rows = problem.chosen_kernels(args.filters, runnable=True)
+    rows = problem.forward_kernels(args.filters)
     rows = [row for row in rows if problem.is_cpu(row.config)]
     problem.require_some(rows)
     extras.require(*extras.of_arrays("cpu", [DType(row.config.dtype) for row in rows]))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import _tensor
-from ..config import Arch, Config, DType, Kernel, kernels, parse_filters
+from ..config import Arch, Config, DType, Kernel, Op, kernels, parse_filters
 from . import words
 
 DEFAULT_SEQLEN = [512, 1024, 2048]
@@ -216,6 +216,12 @@ def chosen_kernels(filters: list[str], *, runnable: bool = False) -> list[Kernel
     """The rows of the kernel table that the filters leave; `runnable`: on this machine."""
     matches = parse_filters(filters)
     return [k for k in kernels() if matches(k.config) and (k.is_runnable or not runnable)]
+
+
+def forward_kernels(filters: list[str]) -> list[Kernel]:
+    """The rows that the filters leave of those for attention that this machine can run."""
+    rows = chosen_kernels(filters, runnable=True)
+    return [row for row in rows if row.config.op == Op.FORWARD]
 
 
 def require_some(rows: list[Kernel]) -> None:

@@ -181,7 +181,7 @@ def _shapes(args: argparse.Namespace) -> list[Shape]:
 def _dtypes(args: argparse.Namespace) -> list[DType]:
     """The types of the rows that the filters leave."""
     on_device = problem.is_cuda if args.device == "cuda" else problem.is_cpu
-    rows = problem.chosen_kernels(args.filters, runnable=True)
+    rows = problem.forward_kernels(args.filters)
     rows = [row for row in rows if on_device(row.config) and problem.has_arrays(row.config)]
     problem.require_some(rows)
     return sorted({DType(row.config.dtype) for row in rows})
@@ -192,7 +192,7 @@ def _rank(shape: Shape, tensors: list[Any], options: dict[str, Any]) -> Ranking:
     selected = select_config(*tensors, **options).config
     candidates = [
         row.config
-        for row in problem.chosen_kernels(args.filters, runnable=True)
+        for row in problem.forward_kernels(args.filters)
         if query_support(*tensors, config=row.config, **options)
     ]
     candidates = list(dict.fromkeys([*candidates, selected]))
