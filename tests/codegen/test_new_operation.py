@@ -15,10 +15,16 @@ from toy_operation import ADDED, CHANGES
 FOLDERS = ("bindings/python/extension", "cmake", "codegen", "include", "kernels", "src", "tests")
 
 # Programs and tests that walk over the table, or look for rows in it.
-WALKS_IN_C = ("smoke", "test_arguments", "test_config_text", "test_environment", "test_forward") + (
+WALKS_IN_C = (
+    "smoke",
+    "test_arguments",
+    "test_config_text",
+    "test_environment",
+    "test_forward",
     "test_measure",
     "test_parts",
     "test_select",
+    "test_shapes",
     "test_table",
     "test_tuning",
     "test_types",
