@@ -550,9 +550,10 @@ def ship() -> list[Config]:
 
 
 def pairs_of_values(config: Config) -> set[tuple]:
-    """Returns each two values of two fields that a configuration has, with its family."""
+    """Returns each two values of two fields that a configuration has, with its family and
+    operation."""
     values = [(field, getattr(config, field)) for field in FIELDS]
-    return {(config.arch, *pair) for pair in combinations(values, 2)}
+    return {(config.arch, config.op, *pair) for pair in combinations(values, 2)}
 
 
 @cache

@@ -1,6 +1,6 @@
 /*
- * A CPU family's constant struct tells the host how many rows its tasks may have, how they may read
- * keys, and what memory they need. Nothing else asks which family it has in hand.
+ * A CPU family's constant struct says of the forward pass how many rows its tasks may have, how
+ * they may read keys, what memory they need. Nothing else asks which family it has in hand.
  */
 #ifndef FLASH_KERNELS_CPU_FAMILY_H
 #define FLASH_KERNELS_CPU_FAMILY_H

@@ -1,5 +1,5 @@
 /*
- * A CPU kernel is a function that computes one task. src/cpu/plan.c cuts a problem into tasks and
+ * A CPU kernel of the forward pass computes one task. src/cpu/plan.c cuts a problem into tasks and
  * decides how each reads its keys; src/cpu/call.c hands them to workers, each with scratch memory
  * of its own, and merges the partial results of tasks that share rows.
  *

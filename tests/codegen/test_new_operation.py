@@ -101,7 +101,9 @@ def test_an_operation_enters_by_the_documented_steps(root, tmp_path):
     library = build(tmp_path)
     calls = Path(__file__).with_name("toy_operation_calls.py")
     variables = {"FLASHATTN_LIBRARY": str(library), "PYTHONPATH": str(root / "bindings/python")}
-    assert run(sys.executable, calls, **variables) == "counted\n"
+    for forced in ("", "REFERENCE count (FP32, any, 1)"):
+        output = run(sys.executable, calls, **variables, FLASHATTN_CONFIG=forced)
+        assert output == "counted\n"
     check_walks_in_c(library.parent)
     check_walks_in_python(root, **variables)
 
