@@ -17,7 +17,16 @@ from flashattn import Feature, latent
 from flashattn._attention import workspace_size
 from flashattn._problem import Problem
 from flashattn.config import resolve
-from gpu_problems import CONTIGUOUS, device_inputs, device_options, device_pages, run, same_bits
+from gpu_problems import (
+    CONTIGUOUS,
+    check_in_pages,
+    device_inputs,
+    device_options,
+    device_pages,
+    run,
+    runnable_rows,
+    same_bits,
+)
 from memory import LATENT
 from paging import PagedProblem
 from problems import AttentionProblem
@@ -76,23 +85,39 @@ class CacheChecks:
         self, p: AttentionProblem, kind: str, config: flashattn.Config | None = None
     ) -> None:
         """kind: the way to find them, of paging.KINDS."""
-        expected = self.run(replace(p, layouts=CONTIGUOUS), dense_row(config))
+        dense, contiguous = dense_row(config), replace(p, layouts=CONTIGUOUS)
+        if dense is None or dense in (row.config for row in runnable_rows()):
+            expected = self.run(contiguous, dense)
+        else:
+            expected = check_in_pages(PagedProblem(contiguous, 16), config)
         own = self.v_has_own_pages
         for page_size, v_apart in {(16, False), (16, own), (7, own)}:
             q = PagedProblem(p, page_size, kind, v_apart)
             assert same_bits(self.run_in_pages(q, config), expected), q
 
     def keys_of_no_page_read_as_zeros(
-        self, p: AttentionProblem, config: flashattn.Config | None = None
+        self, p: AttentionProblem, config: flashattn.Config | None = None, page_size: int = 16
     ) -> None:
-        tensors, where = self.pages(PagedProblem(p, 16))
-        q, k, v = self.inputs(p)
-        k[:, 48:64] = v[:, 48:64] = 0
-        expected = run(p, [q, k, v], dense_row(config))
         plain = replace(p, seqused_k=None)
+        zeroed, where = self.pages(PagedProblem(p, page_size))
+        for x in zeroed[1:]:
+            x.view(torch.uint8)[int(where["page_table"][0, 3])] = 0
+        expected = run(plain, zeroed, config, **where)
+        tensors, where = self.pages(PagedProblem(p, page_size))
         for bad in (-1, len(tensors[1]), 2**31 - 1, -(2**31)):
             where["page_table"][0, 3] = bad
             assert same_bits(run(plain, tensors, config, **where), expected), bad
+
+    def lengths_beyond_the_table_are_cut(
+        self, p: AttentionProblem, config: flashattn.Config | None = None, page_size: int = 16
+    ) -> None:
+        """p: one whose keys fill their pages."""
+        tensors, where = self.pages(PagedProblem(p, page_size))
+        where["page_table"] = where["page_table"][:, : p.seqlen_k // page_size].contiguous()
+        plain = replace(p, seqused_k=None)
+        expected = run(plain, tensors, config, **where)
+        where["seqused_k"][0] = 5000
+        assert same_bits(run(plain, tensors, config, **where), expected)
 
     # ---- Batches ----
 

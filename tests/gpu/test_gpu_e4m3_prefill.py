@@ -1,5 +1,6 @@
 """K and V of e4m3 with more rows than decode kernels take, on each row that the device runs: every
-code, scales of every kind, Q of both types, pages, and memory that must not be read.
+code, scales of every kind, Q of both types, and memory that must not be read. test_gpu_caches.py
+has their pages.
 """
 
 from __future__ import annotations
@@ -10,66 +11,19 @@ import flashattn
 import numpy as np
 import pytest
 import torch
-from cache_checks import CACHES
+from cache_families import E4M3_PREFILL
 from device_memory import upload
-from flashattn import Arch, DType, Feature
-from gpu_problems import check, host_inputs, rows, run, same_bits
+from flashattn import Arch
+from gpu_problems import check, host_inputs, run, same_bits
 from memory import E4M3, dtype_of
-from paging import KINDS
 from problems import AttentionProblem
 
-CONFIGS = [
-    row.config
-    for row in rows()
-    if row.config.dtype == DType.E4M3 and row.config.arch != Arch.SM80_DECODE
-]
-DENSE = [config for config in CONFIGS if not config.features & Feature.PAGED]
-PAGED = [config for config in CONFIGS if config.features & Feature.PAGED]
+DENSE, PROBLEMS = E4M3_PREFILL.dense, E4M3_PREFILL.problems
 TYPES = [(q, o) for q in ("float16", "bfloat16") for o in (q, "float32")]
-PAGE_SIZES = (1, 3, 16, 64, 256)
 every_dense = pytest.mark.parametrize("config", DENSE, ids=str)
-every_paged = pytest.mark.parametrize("config", PAGED, ids=str)
 every_type = pytest.mark.parametrize("types", TYPES, ids="-".join)
 
 
-def _scales(batch: int, heads: int, seed: int) -> tuple[tuple[float, ...], ...]:
-    """Returns scales of both signs, one per batch entry and K/V head."""
-    scales = np.random.default_rng(seed).uniform(0.2, 2, (batch, heads))
-    scales[:, ::2] *= -1
-    return tuple(tuple(float(np.float32(x)) for x in row) for row in scales)
-
-
-def _problem(batch: int, *sizes: int, **options: object) -> AttentionProblem:
-    heads_kv = sizes[3]
-    scales = {"k_descale": _scales(batch, heads_kv, 1), "v_descale": _scales(batch, heads_kv, 2)}
-    return AttentionProblem(batch, *sizes, dtype=E4M3, **{**scales, **options})
-
-
-LENGTHS = (0, 1, 63, 64, 65, 1100)
-IN_USE = _problem(len(LENGTHS), 150, 1100, 4, 2, seqused_k=LENGTHS)
-PROBLEMS = {
-    "full": _problem(2, 150, 330, 4, 2),
-    "tile_edges": _problem(1, 128, 256, 2, 2),
-    "past_tile_edges": _problem(1, 129, 257, 3, 1),
-    "many_tiles": _problem(2, 700, 700, 80, 40, causal=True),
-    "long": _problem(1, 150, 3000, 2, 1),
-    "one_key": _problem(2, 70, 1, 2, 2),
-    "no_key": _problem(2, 70, 0, 2, 2),
-    "causal": _problem(2, 300, 300, 4, 2, causal=True),
-    "causal_more_keys": _problem(1, 67, 190, 4, 2, causal=True),
-    "causal_more_queries": _problem(1, 300, 70, 2, 1, causal=True),
-    "window": _problem(1, 330, 370, 4, 2, window_size=(77, 5)),
-    "softcap": _problem(1, 150, 330, 4, 2, softcap=2.0),
-    "softcap_causal": _problem(1, 150, 330, 4, 2, softcap=20.0, causal=True),
-    "in_use": IN_USE,
-    "in_use_causal": replace(IN_USE, causal=True, seqused_q=(150, 1, 0, 64, 65, 129)),
-    "ragged": _problem(
-        3, 95, 150, 4, 2, causal=True, cu_seqlens_q=(0, 70, 70, 161), cu_seqlens_k=(0, 40, 60, 210)
-    ),
-    "growing": _problem(1, 150, 700, 2, 1, values="growing"),
-    "one_large_key": _problem(1, 150, 700, 2, 1, values="one_large_key"),
-    "wide": _problem(1, 150, 700, 2, 1, values="wide"),
-}
 every_problem = pytest.mark.parametrize("name", PROBLEMS)
 
 
@@ -81,7 +35,7 @@ def _of_row(
 
 def test_rows_are_there() -> None:
     is_sm90 = torch.cuda.get_device_capability() == (9, 0)
-    for configs in (DENSE, PAGED):
+    for configs in (DENSE, E4M3_PREFILL.paged):
         archs = {config.arch for config in configs}
         assert archs == ({Arch.SM80, Arch.SM90} if is_sm90 else {Arch.SM80})
 
@@ -215,24 +169,6 @@ def test_codes_of_nan_that_are_seen_are_nan(
     v[:, 7, :, 9] = np.nan
     k[:, p.seqlen_k - 40, 0, 3] = np.nan
     check(p, config, [q, k, v])
-
-
-# ---- Pages ----
-
-
-@every_paged
-@every_type
-@pytest.mark.parametrize("name", ["full", "causal", "window", "softcap", "in_use_causal"])
-def test_bits_are_those_without_pages(
-    name: str, types: tuple[str, str], config: flashattn.Config
-) -> None:
-    CACHES.pages_change_no_bit(_of_row(PROBLEMS[name], config, types), config, PAGE_SIZES)
-
-
-@every_paged
-@pytest.mark.parametrize("kind", KINDS)
-def test_pages_may_be_found_in_any_way(kind: str, config: flashattn.Config) -> None:
-    CACHES.pages_are_found(_of_row(replace(IN_USE, causal=True), config), kind, config)
 
 
 # ---- Selection ----

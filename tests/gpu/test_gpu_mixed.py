@@ -11,9 +11,9 @@ from itertools import accumulate
 import flashattn
 import pytest
 import torch
-from cache_checks import CACHES, dense_row
+from cache_families import MIXED, ragged
 from device_memory import lengths
-from flashattn import Arch, Feature
+from flashattn import Arch
 from flashattn._attention import workspace_size
 from flashattn._library import check as check_status
 from flashattn._library import library
@@ -23,86 +23,16 @@ from gpu_problems import (
     device_inputs,
     device_options,
     device_pages,
-    mixed_rows,
     query,
     types_of,
 )
-from paging import KINDS, PagedProblem
+from paging import PagedProblem
 from problems import AttentionProblem
 
-CONTIGUOUS = [row.config for row in mixed_rows() if not row.config.features & Feature.PAGED]
-PAGED = [row.config for row in mixed_rows() if row.config.features & Feature.PAGED]
-GROUP = 4  # sequences of up to 4 queries then have the 16 rows that are decoded
-PAGE_SIZES = (1, 16, 64)
-
-
-def _ragged(queries: tuple[int, ...], keys: tuple[int, ...], **options: object) -> AttentionProblem:
-    """Makes ragged queries over a padded cache."""
-    options = {"cu_seqlens_q": (0, *accumulate(queries)), "seqused_k": keys, **options}
-    return AttentionProblem(
-        len(queries), max(queries), max(keys), 2 * GROUP, 2, 128, "bfloat16", **options
-    )
-
-
-def _some(n: int, most: int) -> tuple[int, ...]:
-    return tuple(1 + i * 37 % most for i in range(n))
-
-
-SERVING = _ragged((1,) * 30 + (300,) + (1,) * 30 + (257,), _some(30, 900) + (300,) * 32)
-BORDER = _ragged((4, 5, 3, 16, 1, 17, 0, 128, 129, 2), (700, 700, 64, 65, 1, 17, 5, 128, 900, 0))
-PROBLEMS = {
-    "decodes and chunks": SERVING,
-    "causal": replace(SERVING, causal=True),
-    "all decoded": replace(_ragged(_some(20, 4), _some(20, 600), causal=True), seqlen_q=200),
-    "all chunks": _ragged((70, 300, 5, 129), (70, 640, 300, 100), causal=True),
-    "border": BORDER,
-    "border, causal": replace(BORDER, causal=True),
-    "border, window": replace(BORDER, window_size=(77, 2)),
-    "border, softcap": replace(BORDER, softcap=3.0),
-    "empty sequences": _ragged((0, 1, 0, 0, 90, 0, 4, 0), (9, 300, 0, 5, 90, 0, 500, 1)),
-    "fewer queries": replace(
-        SERVING, causal=True, seqused_q=(1, 0) * 15 + (4,) + (1,) * 30 + (200,)
-    ),
-    "one long cache": _ragged((1, 40, 2), (9000, 40, 100), causal=True),
-    "fp32 o": replace(BORDER, causal=True, o_dtype="float32"),
-    "d_head 64": replace(BORDER, causal=True, d_head=64),
-    "d_head 80": replace(BORDER, causal=True, d_head=80),
-    "d_head 256": replace(BORDER, causal=True, d_head=256),
-    "a head a group": replace(BORDER, n_heads=3, n_heads_kv=3),
-    "many heads a group": replace(BORDER, n_heads=24, n_heads_kv=1, causal=True),
-    "heads first": replace(BORDER, layouts=("heads_first",) * 4),
-    "o that TMA cannot store": replace(BORDER, layouts=("contiguous",) * 3 + ("shifted",)),
-    "ragged keys": replace(
-        _ragged((1, 200, 4, 5), (300, 200, 90, 5), causal=True),
-        seqused_k=None, cu_seqlens_k=(0, 300, 500, 590, 595),
-    ),
-    "ragged keys in use": replace(
-        _ragged((1, 200, 4, 5), (200, 200, 90, 0)),
-        seqlen_k=300, cu_seqlens_k=(0, 300, 500, 590, 595),
-    ),
-}  # fmt: skip
+PROBLEMS, SERVING = MIXED.problems, MIXED.batch
 PADDED_KEYS = {name: p for name, p in PROBLEMS.items() if p.cu_seqlens_k is None}
-# SM80 rows compute the chunks where TMA cannot store O, those with pages by code that also has
-# windows and softcap: they round elsewhere than those without.
-SAME_FORWARD_CODE = {name: p for name, p in PADDED_KEYS.items() if "TMA" not in name}
 every_problem = pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)
-every_row = pytest.mark.parametrize("config", CONTIGUOUS, ids=str)
-every_paged_row = pytest.mark.parametrize("config", PAGED, ids=str)
-
-
-def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
-    """Returns the problem in the row's types. Skips if the other families have no kernels of these,
-    or if a query has more rows than are decoded."""
-    types = types_of(config)
-    if p.o_dtype:
-        types["o_dtype"] = p.o_dtype
-    p = replace(p, **types)
-    support = query(replace(p, layouts=("contiguous",) * 4), dense_row(config))
-    if not support:
-        expected = "more rows" if p.n_heads // p.n_heads_kv > config.B_r else "no forward kernel"
-        assert expected in support.reason
-        pytest.skip(support.reason)
-    return p
+every_row = pytest.mark.parametrize("config", MIXED.dense, ids=str)
 
 
 # ---- Results ----
@@ -110,29 +40,14 @@ def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
 
 def test_rows_are_there() -> None:
     """There are rows of both 16-bit types and of e4m3, with pages and without."""
-    for configs in (CONTIGUOUS, PAGED):
+    for configs in (MIXED.dense, MIXED.paged):
         assert {config.dtype for config in configs} == {1, 2, 4}
 
 
 @every_row
 @every_problem
 def test_agrees_with_the_oracle(p: AttentionProblem, config: flashattn.Config) -> None:
-    check(_of_row(p, config), config)
-
-
-@every_paged_row
-@pytest.mark.parametrize("p", SAME_FORWARD_CODE.values(), ids=SAME_FORWARD_CODE)
-def test_bits_are_those_without_pages(p: AttentionProblem, config: flashattn.Config) -> None:
-    CACHES.pages_change_no_bit(_of_row(p, config), config, PAGE_SIZES)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_pages_may_be_found_in_any_way(kind: str) -> None:
-    CACHES.pages_are_found(SERVING, kind)
-
-
-def test_the_same_call_gives_the_same_bits() -> None:
-    CACHES.repetition_changes_no_bit(SERVING)
+    check(MIXED.of_row(p, config), config)
 
 
 # ---- Selection ----
@@ -146,17 +61,17 @@ def test_selection_takes_mixed_rows_for_mixed_batches_alone() -> None:
     selection = _selected(SERVING)
     assert selection.config.arch == Arch.MIXED
     assert "queries <= 4 by" in selection.reason and ", more by" in selection.reason
-    alone = _ragged((300,), (900,))
+    alone = ragged((300,), (900,))
     assert _selected(alone).config.arch in (Arch.SM80, Arch.SM90_DECODE)
-    assert _selected(_ragged((1, 8), (300, 900))).config.arch not in (
+    assert _selected(ragged((1, 8), (300, 900))).config.arch not in (
         Arch.MIXED, Arch.SM80, Arch.SM90
     )  # fmt: skip
-    for p in (SERVING, alone, _ragged((1, 8), (300, 900)), _ragged((1,), (9,))):
+    for p in (SERVING, alone, ragged((1, 8), (300, 900)), ragged((1,), (9,))):
         assert _selected(p, batch_invariant=True).config.arch == Arch.MIXED
 
 
 def test_a_row_has_no_resources_of_its_own() -> None:
-    for config in (*CONTIGUOUS, *PAGED):
+    for config in MIXED.rows:
         with pytest.raises(NotImplementedError, match="no kernel of its own"):
             flashattn.kernel_resources(config)
 
@@ -170,7 +85,7 @@ def test_what_has_no_ragged_queries_is_refused(config: flashattn.Config) -> None
 
 def test_measuring_times_both_kernels() -> None:
     q, k, v = device_inputs(SERVING)
-    rivals = [_selected(SERVING).config, _selected(_ragged((300,), (900,))).config]
+    rivals = [_selected(SERVING).config, _selected(ragged((300,), (900,))).config]
     seconds = flashattn.measure(
         q, k, v, rivals, out=torch.empty_like(q), n_launches=5, **device_options(SERVING)
     )
@@ -228,7 +143,7 @@ def _partition(total: int, batch: int, random: torch.Generator) -> list[int]:
 
 def test_a_graph_replays_with_sequences_that_change_sides() -> None:
     total, batch = 400, 20
-    p = replace(_ragged((total // batch,) * batch, (700,) * batch, causal=True), seqlen_q=total)
+    p = replace(ragged((total // batch,) * batch, (700,) * batch, causal=True), seqlen_q=total)
     assert _selected(p).config.arch == Arch.MIXED
     tensors, options = device_inputs(p), device_options(p)
     check_status(library().flash_prepare(Problem(*tensors, **options).args, None))
@@ -250,12 +165,6 @@ def test_a_graph_replays_with_sequences_that_change_sides() -> None:
         assert not replayed[0].isnan().any() and not replayed[1].isnan().any()
         flashattn.flash_attn_varlen_func(*tensors, **keywords)
         assert torch.equal(o, replayed[0]) and torch.equal(lse, replayed[1])
-
-
-@pytest.mark.parametrize("invariant", [False, True])
-@pytest.mark.parametrize("name", ["decodes and chunks", "all decoded", "one long cache"])
-def test_a_call_stays_within_the_workspace_that_it_asks_for(name: str, invariant: bool) -> None:
-    CACHES.workspace_is_enough(PROBLEMS[name], offsets=(1,), batch_invariant=invariant)
 
 
 def test_workspace_is_small_whatever_the_lengths_are() -> None:

@@ -1,6 +1,6 @@
 """Decode of latent attention: one K/V head or few, of 576 columns, of which V is the first 512. Few
 and many query heads, masks across pieces, ALiBi and masks of any pattern, lengths and pages that
-only the device knows, what is not finite, batch invariance, graphs and workspaces.
+only the device knows, and what is not finite. test_gpu_caches.py has pages, batches and graphs.
 
 Latent tokens (flashattn.latent) are rounded to bf16 on the device. What is expected is computed
 from rounded tokens; the bits are also those of a cache of bf16 with the same numbers.
@@ -19,7 +19,18 @@ import pytest
 import torch
 from bias_cases import BiasCase
 from bias_graphs import check_replays
-from cache_checks import CacheChecks
+from cache_families import (
+    BIASED_PROBLEMS,
+    BIASES,
+    D_HEAD,
+    D_HEAD_V,
+    FEW_BIASED_PROBLEMS,
+    FEW_PROBLEMS,
+    MLA,
+    biased,
+    latent_tensors,
+    of_first_rows,
+)
 from device_memory import fill_with_nan, torch_dtype, upload
 from expectation import Expected
 from flashattn import DType, Feature, latent
@@ -30,91 +41,31 @@ from gpu_problems import (
     device_options,
     expected_of,
     host_inputs,
-    mla_rows,
     run,
     same_bits,
-    types_of,
 )
 from memory import LATENT, dtype_of
-from paging import KINDS
 from problems import AttentionProblem
 
-D_HEAD, D_HEAD_V = 576, 512
-ROWS = [row.config for row in mla_rows()]
-DENSE = [config for config in ROWS if not config.features & Feature.PAGED]
-PAGED = [config for config in ROWS if config.features & Feature.PAGED]
-LENGTHS = (0, 1, 63, 64, 65, 127, 2100, 900, 2, 513)
-BATCH = AttentionProblem(len(LENGTHS), 2, 2100, 40, 1, D_HEAD, "bfloat16", seqused_k=LENGTHS)
-PROBLEMS = {
-    "full": BATCH,
-    "causal": replace(BATCH, causal=True),
-    "window": replace(BATCH, seqlen_q=5, n_heads=16, window_size=(77, 2)),
-    "causal window": replace(BATCH, causal=True, window_size=(300, 0)),
-    "chunk": replace(BATCH, causal=True, seqlen_q=5, n_heads=16, attention_chunk=100),
-    "softcap": replace(BATCH, causal=True, softcap=3.0),
-    "sinks": replace(BATCH, sinks=tuple(i / 8 - 2.0 for i in range(40))),
-    "fewer queries": replace(BATCH, causal=True, seqused_q=(2, 1, 0, 2, 1, 0, 2, 1, 2, 1)),
-    "two K/V heads": replace(BATCH, n_heads=12, n_heads_kv=2, causal=True),
-    "one long, few heads": AttentionProblem(1, 1, 9000, 16, 1, D_HEAD, seqused_k=(8999,)),
-    "one long, many heads": AttentionProblem(
-        1, 3, 5000, 128, 1, D_HEAD, causal=True, seqused_k=(5000,)
-    ),
-}
-BIASES = {
-    "slopes": BiasCase(slopes=2),
-    "float32": BiasCase(kind="float32"),
-    "bfloat16": BiasCase(slopes=1, kind="bfloat16", strided=True),
-    "bits": BiasCase(kind="bits"),
-    "tree": BiasCase(kind="bits", n_keys=33, from_end=True),
-    "repeated": BiasCase(kind="float16", repeats="bhq"),
-}
-BIASED_PROBLEMS = ("causal", "chunk", "softcap", "two K/V heads", "one long, many heads")
-FEW_BIASED_PROBLEMS = ("chunk",)
-FEW_PROBLEMS = ("causal", "softcap", "one long, few heads")
-PAGE_SIZES = (1, 3, 16, 64, 128, 192)
-
-
-def _cases(
-    configs: Iterable[flashattn.Config], names: Iterable[str], few: Iterable[str]
-) -> list[object]:
-    """Returns all problems for the first row of each family and type, and few for the others, which
-    differ from it in their tiles alone."""
-    first = {(config.arch, config.dtype): config for config in reversed(list(configs))}
-    return [
-        pytest.param(PROBLEMS[name], config, id=f"{name}-{config}")
-        for config in configs
-        for name in names
-        if config in first.values() or name in few
-    ]
-
-
-def _biased_cases(configs: Iterable[flashattn.Config]) -> list[object]:
-    biased = [config for config in configs if config.features & Feature.BIAS]
-    return _cases(biased, BIASED_PROBLEMS, FEW_BIASED_PROBLEMS)
+ROWS, DENSE, PAGED = MLA.rows, MLA.dense, MLA.paged
+BATCH, PROBLEMS, CACHES, _of_row = MLA.batch, MLA.problems, MLA.checks, MLA.of_row
 
 
 pytestmark = pytest.mark.skipif(not ROWS, reason="needs compute capability 8.0 or newer")
-every_row = pytest.mark.parametrize("config", ROWS, ids=str)
 every_dense_row = pytest.mark.parametrize("config", DENSE, ids=str)
-every_paged_row = pytest.mark.parametrize("config", PAGED, ids=str)
-every_biased_row = pytest.mark.parametrize(
-    "config", [config for config in DENSE if config.features & Feature.BIAS], ids=str
-)
+every_biased_row = pytest.mark.parametrize("config", biased(DENSE), ids=str)
 every_bias = pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
-every_dense_case = pytest.mark.parametrize("p, config", _cases(DENSE, PROBLEMS, FEW_PROBLEMS))
-every_paged_case = pytest.mark.parametrize("p, config", _cases(PAGED, PROBLEMS, FEW_PROBLEMS))
-every_biased_case = pytest.mark.parametrize("p, config", _biased_cases(DENSE))
-every_biased_case_in_pages = pytest.mark.parametrize("p, config", _biased_cases(PAGED))
 
 
-def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
-    return replace(p, **types_of(config))
+def _every(cases: Iterable[tuple[str, AttentionProblem, flashattn.Config]]):
+    parameters = [pytest.param(p, config, id=f"{name}-{config}") for name, p, config in cases]
+    return pytest.mark.parametrize("p, config", parameters)
 
 
-def _tensors(
-    q: torch.Tensor, k: torch.Tensor, _: torch.Tensor | None = None, d_head_v: int = D_HEAD_V
-) -> list[torch.Tensor]:
-    return [q, k, k if k.dtype == torch.uint8 else k[..., :d_head_v]]
+every_case = _every(of_first_rows(DENSE, PROBLEMS, FEW_PROBLEMS))
+every_biased_case = _every(
+    of_first_rows(biased(DENSE), {n: PROBLEMS[n] for n in BIASED_PROBLEMS}, FEW_BIASED_PROBLEMS)
+)
 
 
 def _numbers(p: AttentionProblem, k: np.ndarray) -> np.ndarray:
@@ -122,9 +73,6 @@ def _numbers(p: AttentionProblem, k: np.ndarray) -> np.ndarray:
     if p.dtype != LATENT:
         return k
     return latent.decode(k).astype(np.float32).astype(dtype_of("bfloat16"))
-
-
-CACHES = CacheChecks(_tensors, v_has_own_pages=False)
 
 
 @functools.lru_cache(maxsize=64)
@@ -137,7 +85,7 @@ def _expected(p: AttentionProblem, d_head_v: int) -> Expected:
 def _check(p: AttentionProblem, config: object, d_head_v: int = D_HEAD_V) -> None:
     """Compares a call with the oracle."""
     q, k, _ = host_inputs(p)
-    tensors = _tensors(upload(q, p.layouts[0]), upload(k, p.layouts[1]), d_head_v=d_head_v)
+    tensors = latent_tensors(upload(q, p.layouts[0]), upload(k, p.layouts[1]), d_head_v=d_head_v)
     expected = _expected(replace(p, layouts=CONTIGUOUS), d_head_v)
     check_outputs(p, run(p, tensors, config), expected, config, f"replay: {p}")
 
@@ -145,7 +93,7 @@ def _check(p: AttentionProblem, config: object, d_head_v: int = D_HEAD_V) -> Non
 # ---- Against the oracle ----
 
 
-@every_dense_case
+@every_case
 def test_lengths_on_the_device(p: AttentionProblem, config: flashattn.Config) -> None:
     _check(_of_row(p, config), config)
 
@@ -225,9 +173,10 @@ def _in_bf16(config: flashattn.Config) -> flashattn.Config:
 def _assert_bits_of_bf16(p: AttentionProblem, tokens: np.ndarray, config: object) -> None:
     """Runs latent tokens [batch, seqlen_k, n_heads_kv, 656], and the same numbers in bf16."""
     q = upload(host_inputs(p)[0])
-    found = run(p, _tensors(q, upload(tokens)), config)
+    found = run(p, latent_tensors(q, upload(tokens)), config)
     same = replace(p, dtype="bfloat16", q_dtype=None, o_dtype=None)
-    assert same_bits(found, run(same, _tensors(q, upload(_numbers(p, tokens))), _in_bf16(config)))
+    in_bf16 = latent_tensors(q, upload(_numbers(p, tokens)))
+    assert same_bits(found, run(same, in_bf16, _in_bf16(config)))
 
 
 @pytest.mark.parametrize("config", [c for c in LATENT_ROWS if c in DENSE], ids=str)
@@ -265,7 +214,7 @@ def test_chosen_tokens_are_pages_of_one(config: flashattn.Config) -> None:
     k = _numbers(p, pool[chosen, 0])
     expected = expected_of(q, k, k[..., :D_HEAD_V], o_dtype=dtype_of(p.types[2]), **p.options())
     where = {"page_table": torch.from_numpy(chosen).cuda()}
-    outputs = run(p, _tensors(upload(q), upload(pool)), config, max_seqlen_k=2048, **where)
+    outputs = run(p, latent_tensors(upload(q), upload(pool)), config, max_seqlen_k=2048, **where)
     check_outputs(p, outputs, expected, config, "chosen tokens")
 
 
@@ -308,14 +257,14 @@ def test_values_that_are_not_finite_reach_only_rows_that_see_them(
         q, k, _ = host_inputs(own)
         for key, column in ((keys - 5, 3), (keys - 3, D_HEAD_V - 1), (keys - 2, D_HEAD - 1)):
             _spoil(k, key, column, value)
-        o, _ = run(own, _tensors(upload(q), upload(k)), config)
+        o, _ = run(own, latent_tensors(upload(q), upload(k)), config)
         numbers = _numbers(own, k)
         expected = expected_of(q, numbers, numbers[..., :D_HEAD_V], **own.options())
         sees_none = np.isfinite(expected.o).all(axis=-1)
         assert sees_none.any() and not sees_none.all()
         assert (np.isfinite(o.astype(np.float32)).all(axis=-1) == sees_none).all()
         clean = upload(_without_what_is_not_finite(k))
-        finite, _ = run(own, _tensors(upload(q), clean), config)
+        finite, _ = run(own, latent_tensors(upload(q), clean), config)
         assert (o[sees_none] == finite[sees_none]).all()
 
 
@@ -336,14 +285,6 @@ def test_keys_beyond_the_length_may_be_anything(config: flashattn.Config) -> Non
 @every_bias
 def test_alibi_and_masks(bias: BiasCase, p: AttentionProblem, config: flashattn.Config) -> None:
     _check(_of_row(replace(p, bias=bias), config), config)
-
-
-@every_biased_case_in_pages
-@every_bias
-def test_alibi_and_masks_in_pages(
-    bias: BiasCase, p: AttentionProblem, config: flashattn.Config
-) -> None:
-    CACHES.pages_change_no_bit(_of_row(replace(p, bias=bias), config), config, (16, 19))
 
 
 @every_biased_row
@@ -412,59 +353,6 @@ def test_a_graph_replays_with_other_slopes_and_masks(config: flashattn.Config) -
     o = torch.empty(shape, dtype=torch_dtype(p.types[2]), device="cuda")
     workspace = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     check_replays(tensors, {**options, "workspace": workspace, "config": config}, o)
-
-
-# ---- Pages ----
-
-
-@every_paged_case
-def test_bits_are_those_without_pages(p: AttentionProblem, config: flashattn.Config) -> None:
-    CACHES.pages_change_no_bit(_of_row(p, config), config, PAGE_SIZES)
-
-
-@every_paged_row
-@pytest.mark.parametrize("kind", KINDS)
-def test_pages_may_be_found_in_any_way(kind: str, config: flashattn.Config) -> None:
-    CACHES.pages_are_found(_of_row(BATCH, config), kind, config)
-
-
-@every_paged_row
-def test_keys_of_an_id_that_is_no_page_read_as_zeros(config: flashattn.Config) -> None:
-    p = AttentionProblem(1, 2, 512, 16, 1, D_HEAD, seqused_k=(512,))
-    CACHES.keys_of_no_page_read_as_zeros(_of_row(p, config), config)
-
-
-# ---- Batches ----
-
-
-@every_row
-def test_batch_invariant_bits(config: flashattn.Config) -> None:
-    p = replace(BATCH, causal=True, seqlen_k=5000, seqused_k=(5000, *LENGTHS[1:]))
-    CACHES.neighbours_change_no_bit(_of_row(p, config), config)
-
-
-@every_row
-def test_the_same_call_gives_the_same_bits(config: flashattn.Config) -> None:
-    CACHES.repetition_changes_no_bit(_of_row(BATCH, config), config)
-
-
-# ---- Graphs and workspaces ----
-
-
-@every_paged_row
-def test_a_graph_replays_with_other_lengths_and_pages(config: flashattn.Config) -> None:
-    p = _of_row(replace(BATCH, causal=True), config)
-    CACHES.replays_see_other_lengths_and_pages(p, config)
-
-
-@every_dense_row
-@pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("invariant", [False, True])
-def test_a_call_stays_within_the_workspace_that_it_asks_for(
-    invariant: bool, known: bool, config: flashattn.Config
-) -> None:
-    p = replace(BATCH, seqused_k=None) if known else BATCH
-    CACHES.workspace_is_enough(_of_row(p, config), config, batch_invariant=invariant)
 
 
 # ---- Selection ----

@@ -1,6 +1,6 @@
 """Chunks of prompts and long drafts over long caches, in kernels of packed rows whose keys are cut
-into pieces: groups and tiles that do not divide each other, masks across pieces, lengths and pages
-that only the device knows, batch invariance, graphs and workspaces.
+into pieces: groups and tiles that do not divide each other, masks across pieces, and lengths that
+only the device knows. test_gpu_caches.py has pages, batches and graphs.
 """
 
 from __future__ import annotations
@@ -10,52 +10,26 @@ from dataclasses import replace
 import flashattn
 import numpy as np
 import pytest
-from cache_checks import CACHES
+from cache_families import CHUNKS
 from device_memory import upload
-from flashattn import Arch, Feature
+from flashattn import Arch
 from gpu_problems import (
     assert_agrees,
     check,
     device_inputs,
     expected_of,
-    heads_of,
     host_inputs,
-    rows,
     run,
     same_bits,
-    types_of,
 )
-from paging import KINDS
 from problems import AttentionProblem
 
-ROWS = [row.config for row in rows() if row.config.arch == Arch.SM90_DECODE]
-DENSE = [config for config in ROWS if not config.features & Feature.PAGED]
-PAGED = [config for config in ROWS if config.features & Feature.PAGED]
-LENGTHS = (0, 1, 63, 64, 65, 127, 2100, 900, 2, 513)
-BATCH = AttentionProblem(len(LENGTHS), 20, 2100, 8, 2, 128, "bfloat16", seqused_k=LENGTHS)
-PROBLEMS = {
-    "full": BATCH,
-    "causal": replace(BATCH, causal=True),
-    "window": replace(BATCH, window_size=(77, 2)),
-    "causal window": replace(BATCH, causal=True, window_size=(300, 0)),
-    "softcap": replace(BATCH, causal=True, softcap=3.0),
-    "fewer queries": replace(BATCH, causal=True, seqused_q=(20, 1, 0, 20, 7, 9, 20, 3, 20, 11)),
-    "one long": AttentionProblem(1, 70, 8192, 8, 2, 128, "bfloat16", seqused_k=(8191,)),
-    "one long, causal": AttentionProblem(
-        1, 128, 8192, 8, 2, 128, "bfloat16", causal=True, seqused_k=(8192,)
-    ),
-}
-PAGE_SIZES = (1, 3, 16, 64, 128, 192)
+ROWS, DENSE = CHUNKS.rows, CHUNKS.dense
+PROBLEMS, _of_row = CHUNKS.problems, CHUNKS.of_row
 
 pytestmark = pytest.mark.skipif(not ROWS, reason="needs compute capability 9.0")
-every_row = pytest.mark.parametrize("config", ROWS, ids=str)
 every_dense_row = pytest.mark.parametrize("config", DENSE, ids=str)
-every_paged_row = pytest.mark.parametrize("config", PAGED, ids=str)
 every_problem = pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)
-
-
-def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
-    return replace(p, **heads_of(config), **types_of(config))
 
 
 # ---- Against the oracle ----
@@ -155,60 +129,6 @@ def test_keys_beyond_the_length_may_be_anything(config: flashattn.Config) -> Non
     for x in tensors[1:]:
         x[0, 70:] = x[1, 1000:] = float("nan")
     assert same_bits(run(p, tensors, config), expected)
-
-
-# ---- Pages ----
-
-
-@every_paged_row
-@every_problem
-def test_bits_are_those_without_pages(p: AttentionProblem, config: flashattn.Config) -> None:
-    CACHES.pages_change_no_bit(_of_row(p, config), config, PAGE_SIZES)
-
-
-@every_paged_row
-@pytest.mark.parametrize("kind", KINDS)
-def test_pages_may_be_found_in_any_way(kind: str, config: flashattn.Config) -> None:
-    CACHES.pages_are_found(_of_row(BATCH, config), kind, config)
-
-
-@every_paged_row
-def test_keys_of_an_id_that_is_no_page_read_as_zeros(config: flashattn.Config) -> None:
-    p = AttentionProblem(1, 20, 512, 4, 2, seqused_k=(512,))
-    CACHES.keys_of_no_page_read_as_zeros(_of_row(p, config), config)
-
-
-# ---- Batches ----
-
-
-@every_row
-def test_batch_invariant_bits(config: flashattn.Config) -> None:
-    p = replace(BATCH, causal=True, seqlen_k=5000, seqused_k=(5000, *LENGTHS[1:]))
-    CACHES.neighbours_change_no_bit(_of_row(p, config), config)
-
-
-@every_row
-def test_the_same_call_gives_the_same_bits(config: flashattn.Config) -> None:
-    CACHES.repetition_changes_no_bit(_of_row(BATCH, config), config)
-
-
-# ---- Graphs and workspaces ----
-
-
-@every_paged_row
-def test_a_graph_replays_with_other_lengths_and_pages(config: flashattn.Config) -> None:
-    p = _of_row(replace(BATCH, causal=True), config)
-    CACHES.replays_see_other_lengths_and_pages(p, config)
-
-
-@every_dense_row
-@pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("invariant", [False, True])
-def test_a_call_stays_within_the_workspace_that_it_asks_for(
-    invariant: bool, known: bool, config: flashattn.Config
-) -> None:
-    p = replace(BATCH, seqused_k=None) if known else BATCH
-    CACHES.workspace_is_enough(_of_row(p, config), config, batch_invariant=invariant)
 
 
 # ---- Selection ----

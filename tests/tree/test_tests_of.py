@@ -15,6 +15,10 @@ sys.path.insert(0, str(ROOT / "tools"))
 import tests_of as finder  # noqa: E402
 from source_graph import sources  # noqa: E402
 
+from codegen.facts import Arch  # noqa: E402
+from codegen.selection import select  # noqa: E402
+from codegen.short_form import format_config  # noqa: E402
+
 PRODUCT = ("bindings/", "codegen/", "kernels/", "src/")
 
 
@@ -52,6 +56,7 @@ def test_what_is_told_is_there() -> None:
         ("kernels/cpu/neon_vectors.h", "python tests/python/test_table.py NEON or NEON_BF16"),
         ("kernels/cpu/avx2.h", "unit micro_kernels"),
         ("kernels/sm90/decode_combine.cu", "gpu tests/gpu/test_gpu_table.py SM90_DECODE"),
+        ("kernels/sm80/forward/mask.cuh", "gpu tests/gpu/test_gpu_caches.py"),
         ("kernels/common/combine.cu", "gpu tests/gpu/test_gpu_combine.py"),
         ("codegen/covers.py", "python tests/codegen/test_codegen_covers.py"),
         ("bindings/python/flashattn/cli/rates.py", "python tests/python/test_bench.py"),
@@ -62,6 +67,12 @@ def test_what_is_told_is_there() -> None:
 )
 def test_tests_are_found_by_each_rule(path: str, test: str) -> None:
     assert test in finder.tests_of(path)
+
+
+def test_short_forms_name_all_families_but_one() -> None:
+    """By these words pytest chooses the rows of families."""
+    unnamed = {c.arch for c in select("ship") if not format_config(c).startswith(Arch(c.arch).name)}
+    assert unnamed == {Arch.SM80}
 
 
 def test_a_namesake_in_another_part_is_no_test() -> None:
