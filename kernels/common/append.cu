@@ -7,9 +7,9 @@
  * What a thread needs lies at the end of chains of loads: length, page, place, and length,
  * position, angles. So a thread asks for its elements before it follows them.
  */
-#include "common/append.h"
 #include "common/append_elements.cuh"
 #include "common/append_latent.cuh"
+#include "common/append_params.h"
 
 static_assert(element_vector<FLASH_DTYPE_BF16>::count == APPEND_VECTOR, "the host counts on it");
 

@@ -6,7 +6,7 @@
 #define FLASH_KERNELS_CPU_REFERENCE_H
 
 #include "common/scale.h"
-#include "cpu/bias.h"
+#include "cpu/mask_elements.h"
 #include "cpu/rows.h"
 
 #include <math.h>

@@ -1,13 +1,13 @@
 /*
  * This file has the exported call that appends to a cache.
  */
-#include "arguments/append.h"
 #include "api/device.h"
+#include "arguments/append_arguments.h"
 #include "arguments/executor.h"
 #include "core/call_scope.h"
 #include "core/status.h"
-#include "cpu/append.h"
-#include "cuda/runtime/append.h"
+#include "cpu/cpu_append.h"
+#include "cuda/runtime/cuda_append.h"
 
 flash_status_t flash_kv_append(const flash_kv_append_args_t *args, flash_stream_t stream) {
     FLASH_CALL_SCOPE();

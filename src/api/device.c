@@ -8,7 +8,7 @@
 #include "core/struct_size.h"
 #include "cpu/features.h"
 #include "cpu/thread_pool.h"
-#include "cuda/runtime/device.h"
+#include "cuda/runtime/cuda_device.h"
 
 #include <pthread.h>
 #include <stdio.h>

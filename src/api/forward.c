@@ -4,14 +4,14 @@
  */
 #include "api/device.h"
 #include "api/resolve.h"
-#include "arguments/combine.h"
+#include "arguments/combine_arguments.h"
 #include "arguments/data.h"
 #include "arguments/executor.h"
 #include "config/kernel_table.h"
 #include "core/call_scope.h"
 #include "core/status.h"
-#include "cpu/combine.h"
-#include "cuda/runtime/combine.h"
+#include "cpu/cpu_combine.h"
+#include "cuda/runtime/cuda_combine.h"
 #include "flashattn.h"
 #include "select/trace.h"
 

@@ -5,7 +5,7 @@
 #define FLASH_ARGUMENTS_APPEND_ARRAYS_H
 
 #include "flashattn.h"
-#include "kernels/common/append.h"
+#include "kernels/common/append_params.h"
 
 /* Requires lengths in order, a place for each new token, and rows of the rotary tables for each
  * token that turns. Sets params->n_ids to what the places reach of the page table. */

@@ -6,7 +6,7 @@
 
 #include "arguments/regions.h"
 #include "flashattn.h"
-#include "kernels/common/append.h"
+#include "kernels/common/append_params.h"
 
 /* Reads the call's rotary embedding, if there is one, into params->rotary. The types, sizes and
  * tokens of the call are checked already. No array is read. */

@@ -3,7 +3,7 @@
  */
 #include "arguments/data.h"
 
-#include "arguments/bias.h"
+#include "arguments/bias_arguments.h"
 #include "arguments/checks.h"
 #include "arguments/lengths.h"
 #include "arguments/paging.h"

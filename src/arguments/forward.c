@@ -3,10 +3,10 @@
  */
 #include "arguments/forward.h"
 
-#include "arguments/bias.h"
+#include "arguments/bias_arguments.h"
 #include "arguments/checks.h"
 #include "arguments/executor.h"
-#include "arguments/latent.h"
+#include "arguments/latent_arguments.h"
 #include "arguments/paging.h"
 #include "arguments/quant.h"
 #include "core/device.h"

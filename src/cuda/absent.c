@@ -4,9 +4,9 @@
  */
 #include "core/status.h"
 #include "cuda/family.h"
-#include "cuda/runtime/append.h"
-#include "cuda/runtime/combine.h"
-#include "cuda/runtime/device.h"
+#include "cuda/runtime/cuda_append.h"
+#include "cuda/runtime/cuda_combine.h"
+#include "cuda/runtime/cuda_device.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/measure.h"
 

@@ -7,7 +7,7 @@
 
 #include "cpu/amx/scratch.h"
 #include "cpu/amx/softmax.h"
-#include "cpu/bias.h"
+#include "cpu/mask_elements.h"
 #include "cpu/rows.h"
 
 #include <math.h>

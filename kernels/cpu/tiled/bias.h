@@ -6,7 +6,7 @@
 #define FLASH_KERNELS_CPU_TILED_BIAS_H
 
 #include "common/bias.h"
-#include "cpu/bias.h"
+#include "cpu/mask_elements.h"
 #include "cpu/rows.h"
 #include "cpu/tiled/scratch.h"
 #include "cpu/vector.h"

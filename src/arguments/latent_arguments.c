@@ -1,4 +1,4 @@
-#include "arguments/latent.h"
+#include "arguments/latent_arguments.h"
 
 #include "core/status.h"
 #include "kernels/common/latent.h"

@@ -1,12 +1,12 @@
 /*
  * The arguments of flash_kv_append() are validated here.
  */
-#include "arguments/append.h"
+#include "arguments/append_arguments.h"
 
 #include "arguments/append_arrays.h"
 #include "arguments/append_rotary.h"
 #include "arguments/checks.h"
-#include "arguments/latent.h"
+#include "arguments/latent_arguments.h"
 #include "arguments/paging.h"
 #include "arguments/quant.h"
 #include "arguments/regions.h"

@@ -1,7 +1,7 @@
 /*
  * flash_combine() launches a warp per row on CUDA devices.
  */
-#include "cuda/runtime/combine.h"
+#include "cuda/runtime/cuda_combine.h"
 
 #include "core/status.h"
 #include "cuda/runtime/grid.h"

@@ -1,7 +1,7 @@
 /*
  * This file reads and checks ALiBi slopes and the mask of a call.
  */
-#include "arguments/bias.h"
+#include "arguments/bias_arguments.h"
 
 #include "arguments/checks.h"
 #include "core/status.h"

@@ -6,7 +6,7 @@
 
 #include "core/device.h"
 #include "flashattn.h"
-#include "kernels/common/append.h"
+#include "kernels/common/append_params.h"
 
 /* Enqueues the append kernel on the stream; the arguments are checked. */
 flash_status_t cuda_append(const append_params_t *params, const device_t *device,

@@ -3,8 +3,8 @@
  * plain data that owns nothing. The functions find the sequence, the position and the place of a
  * token.
  */
-#ifndef FLASH_KERNELS_COMMON_APPEND_H
-#define FLASH_KERNELS_COMMON_APPEND_H
+#ifndef FLASH_KERNELS_COMMON_APPEND_PARAMS_H
+#define FLASH_KERNELS_COMMON_APPEND_PARAMS_H
 
 #include "common/kv.h"
 #include "common/params.h"

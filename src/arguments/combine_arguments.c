@@ -1,7 +1,7 @@
 /*
  * The arguments of flash_combine() are validated here.
  */
-#include "arguments/combine.h"
+#include "arguments/combine_arguments.h"
 
 #include "arguments/checks.h"
 #include "arguments/regions.h"

@@ -1,11 +1,11 @@
 /*
  * The arguments of flash_kv_append() are copied, checked, and made into what the kernels see.
  */
-#ifndef FLASH_ARGUMENTS_APPEND_H
-#define FLASH_ARGUMENTS_APPEND_H
+#ifndef FLASH_ARGUMENTS_APPEND_ARGUMENTS_H
+#define FLASH_ARGUMENTS_APPEND_ARGUMENTS_H
 
 #include "flashattn.h"
-#include "kernels/common/append.h"
+#include "kernels/common/append_params.h"
 
 /* Makes the checked copy of a caller's arguments, and the parameters of kernels. Pointers are
  * followed only if they lead to memory of the host. */

@@ -1,7 +1,7 @@
 /*
  * The properties of this machine's CUDA devices never change, and are read once.
  */
-#include "cuda/runtime/device.h"
+#include "cuda/runtime/cuda_device.h"
 
 #include "cuda/runtime/error.h"
 

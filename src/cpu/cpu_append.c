@@ -1,7 +1,7 @@
 /*
  * flash_kv_append() on the CPU shares the tokens among threads.
  */
-#include "cpu/append.h"
+#include "cpu/cpu_append.h"
 
 #include "core/status.h"
 #include "cpu/thread_pool.h"

@@ -1,8 +1,8 @@
 /*
  * This file checks what a call with K and V of FLASH_DTYPE_LATENT_E4M3 must keep to.
  */
-#ifndef FLASH_ARGUMENT_LATENT_H
-#define FLASH_ARGUMENT_LATENT_H
+#ifndef FLASH_ARGUMENTS_LATENT_ARGUMENTS_H
+#define FLASH_ARGUMENTS_LATENT_ARGUMENTS_H
 
 #include "core/problem.h"
 

@@ -2,8 +2,8 @@
  * A mask's elements are read here, at any alignment: they join one score, or are found to hide
  * keys.
  */
-#ifndef FLASH_KERNELS_CPU_BIAS_H
-#define FLASH_KERNELS_CPU_BIAS_H
+#ifndef FLASH_KERNELS_CPU_MASK_ELEMENTS_H
+#define FLASH_KERNELS_CPU_MASK_ELEMENTS_H
 
 #include "common/bias.h"
 #include "cpu/convert.h"

@@ -1,8 +1,8 @@
 /*
  * The arguments of flash_combine() are copied and checked.
  */
-#ifndef FLASH_ARGUMENTS_COMBINE_H
-#define FLASH_ARGUMENTS_COMBINE_H
+#ifndef FLASH_ARGUMENTS_COMBINE_ARGUMENTS_H
+#define FLASH_ARGUMENTS_COMBINE_ARGUMENTS_H
 
 #include "flashattn.h"
 

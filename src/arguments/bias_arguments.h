@@ -1,8 +1,8 @@
 /*
  * ALiBi slopes and the mask go from the caller's arguments to the problem.
  */
-#ifndef FLASH_ARGUMENTS_BIAS_H
-#define FLASH_ARGUMENTS_BIAS_H
+#ifndef FLASH_ARGUMENTS_BIAS_ARGUMENTS_H
+#define FLASH_ARGUMENTS_BIAS_ARGUMENTS_H
 
 #include "arguments/regions.h"
 #include "flashattn.h"

@@ -1,7 +1,7 @@
 /*
  * flash_combine() on the CPU shares the rows among threads.
  */
-#include "cpu/combine.h"
+#include "cpu/cpu_combine.h"
 
 #include "core/status.h"
 #include "cpu/thread_pool.h"

@@ -2,7 +2,7 @@
  * flash_kv_append() launches one kernel on CUDA devices: the one that moves vectors wherever all
  * rows lie at aligned addresses.
  */
-#include "cuda/runtime/append.h"
+#include "cuda/runtime/cuda_append.h"
 
 #include "core/status.h"
 #include "cuda/runtime/grid.h"
