@@ -1,8 +1,8 @@
 /*
  * The append kernels serve every CUDA family: they write new tokens of K and V into a cache, and
  * turn them and Q to their positions. A block takes a token, or part of one, of K and V or of Q;
- * its threads take units of two vectors of a row (append.h), so that both elements of each pair are
- * one thread's, and Q can be turned in place.
+ * its threads take units of two vectors of a row (append_params.h), so that both elements of each
+ * pair are one thread's, and Q can be turned in place.
  *
  * What a thread needs lies at the end of chains of loads: length, page, place, and length,
  * position, angles. So a thread asks for its elements before it follows them.
