@@ -99,7 +99,7 @@ endfunction()
 # Device code of each family. All: SASS for the chips of today, PTX for what comes. Rows in
 # ..._BEFORE_90 have no SASS for 9.0, and all code of those in ..._ONE_SOURCE comes from the PTX of
 # FLASH_CUDA_SOURCE_... (codegen/machine_code.py): ptxas runs for each chip, what comes before it
-# once. Named capabilities: SASS for these alone. Dependent launches are in code for 9.0 and newer
+# once. Named capabilities: SASS only for these. Dependent launches are in code for 9.0 and newer
 # alone, which is why the PTX of SM80_DECODE is of 9.0. COMMON: what every family uses. ./dev test
 # sets some of these to less.
 function(_set_code set)
@@ -112,7 +112,7 @@ set(FLASH_CUDA_CAPABILITIES "")
 if(FLASH_CUDA_FAMILIES)
     _named_capabilities(FLASH_CUDA_CAPABILITIES)
 endif()
-set(_code_sm90 90a-real) # wgmma and setmaxnreg are of this chip alone
+set(_code_sm90 90a-real) # wgmma and setmaxnreg are of this chip only
 if(FLASH_CUDA_CAPABILITIES)
     list(TRANSFORM FLASH_CUDA_CAPABILITIES APPEND -real OUTPUT_VARIABLE _code)
     set(_before_90 ${_code})
@@ -168,7 +168,7 @@ function(_group_kernels sources set result)
     set(${result} ${files} PARENT_SCOPE)
 endfunction()
 
-# Has a target compiled to PTX for one compute capability alone, and to all of its code from that.
+# Has a target compiled to PTX for a single compute capability, and to all of its code from that.
 function(_compile_from_one_source target capability code)
     list(TRANSFORM code REPLACE "^([0-9]+)-real$" "sm_\\1")
     list(TRANSFORM code REPLACE "^([0-9]+)-virtual$" "compute_\\1")

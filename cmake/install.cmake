@@ -1,5 +1,5 @@
 # Install rules: the library (component runtime), what a build against it needs (development), and
-# the library alone inside the Python package (python).
+# only the library inside the Python package (python).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 

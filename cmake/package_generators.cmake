@@ -10,7 +10,7 @@ foreach(_program dpkg dpkg-shlibdeps file)
 endforeach()
 if(_missing)
     list(JOIN _missing ", " _missing)
-    message(NOTICE "No Debian packages, but an archive alone: missing ${_missing} "
+    message(NOTICE "No Debian packages, but only an archive: missing ${_missing} "
                    "(Debian: dpkg-dev and file)")
 else()
     list(APPEND CPACK_GENERATOR DEB)

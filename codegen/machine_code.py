@@ -2,7 +2,7 @@
 
 Kernels for compute capability 8.0 and newer mostly have it for 8.0 and 9.0. Some rows are of no use
 on 9.0, where a row of SM90's families serves whatever they serve in less time, or where there is
-shared memory for a larger tile: these have it for 8.0 alone. A caller that names such a row on 9.0,
+shared memory for a larger tile: these have it only for 8.0. A caller that names such a row on 9.0,
 or the rare problem that no row of SM90's families can load, gets it all the same: the driver
 compiles its PTX when it is first used.
 """

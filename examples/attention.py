@@ -13,7 +13,7 @@ v = rng.standard_normal((2, 1024, 2, 64), np.float32)
 
 o = flashattn.flash_attn_func(q, k, v, causal=True)
 
-# The first query sees the first key alone: its output is the first value.
+# The first query sees only the first key: its output is the first value.
 np.testing.assert_allclose(o[:, 0, ::4], v[:, 0], rtol=1e-6)
 print("kernel", flashattn.select_config(q, k, v, causal=True).config)
 print("O =", o[0, 0, 0, :4], "...")

@@ -196,8 +196,8 @@ enum flash_dtype {
     FLASH_DTYPE_FP16 = 1,       /**< IEEE 754 binary16 */
     FLASH_DTYPE_BF16 = 2,       /**< bfloat16: the upper half of a binary32 */
     FLASH_DTYPE_FP32 = 3,       /**< IEEE 754 binary32 */
-    FLASH_DTYPE_E4M3 = 4,       /**< 8 bits, of K and V alone: see flash_quant_t */
-    FLASH_DTYPE_LATENT_E4M3 = 5 /**< experimental: bytes of latent tokens, of K and V alone; see
+    FLASH_DTYPE_E4M3 = 4,       /**< 8 bits, only of K and V: see flash_quant_t */
+    FLASH_DTYPE_LATENT_E4M3 = 5 /**< experimental: bytes of latent tokens, only of K and V; see
                                    FLASH_LATENT_TOKEN_BYTES */
 };
 
@@ -281,9 +281,9 @@ typedef struct flash_config {
     int32_t optimized_softmax; /**< 1: own code for the first K/V block, fewer fp32 operations */
     int32_t features;          /**< FLASH_FEATURE_... bits */
     int32_t n_stages;          /**< blocks of K, and as many of V, in shared memory at a time */
-    int32_t overlap;         /**< 1: the softmax of a block runs beside P V of the one before it */
-    int32_t ping_pong;       /**< 1: warpgroups take turns on the tensor cores */
-    int32_t persistent;      /**< 1: a block per multiprocessor takes tile after tile */
+    int32_t overlap;           /**< 1: the softmax of a block overlaps P V of the one before it */
+    int32_t ping_pong;         /**< 1: warpgroups take turns on the tensor cores */
+    int32_t persistent;        /**< 1: a block per multiprocessor takes tile after tile */
     int32_t longest_first;   /**< 1: tiles that see most keys first, heads in groups that fit L2 */
     int32_t fixed_reference; /**< 1: the first blocks' maximum stays the softmax's reference; a tile
                                 whose scores outgrow it is redone with a running maximum */
@@ -492,7 +492,7 @@ FLASH_API flash_status_t flash_team_init(flash_team_t *team, int32_t n_threads);
 /** Releases what the team holds. No thread may be in it any more. NULL is allowed. */
 FLASH_API void flash_team_destroy(flash_team_t *team);
 
-/** The run of an executor whose context is a team; for the leader's calls alone. */
+/** The run of an executor whose context is a team; only for the leader's calls. */
 FLASH_API void flash_team_run(void *context, int32_t n_tasks, flash_task_t task, void *argument);
 
 /** Runs tasks of the leader's calls until the leader finishes the round. */
@@ -506,7 +506,7 @@ FLASH_API void flash_team_finish(flash_team_t *team);
  * ------------------------------------------------------------------------------------------- */
 
 /** A stream of a device: on CUDA devices a cudaStream_t. NULL is the default stream there. The CPU
- * has no streams, and a call on it takes NULL alone. */
+ * has no streams, and a call on it takes only NULL. */
 typedef void *flash_stream_t;
 
 /**
@@ -591,7 +591,7 @@ enum flash_flag {
  * many rows the table has the library cannot know. On a CUDA device, where the call cannot look,
  * the length is cut to what the row holds, and the keys of an id that is no page read as zeros. The
  * arrays are in memory of the device then. This struct is always in memory of the host, and is read
- * during the call alone.
+ * only during the call.
  */
 typedef struct flash_paging {
     uint32_t struct_size;       /**< sizeof(flash_paging_t) */
@@ -626,7 +626,7 @@ typedef struct flash_paging {
  * the call computes.
  *
  * The arrays are fp32, in memory of the device, only read, and must not overlap O or LSE. This
- * struct is always in memory of the host, and is read during the call alone.
+ * struct is always in memory of the host, and is read only during the call.
  */
 typedef struct flash_quant {
     uint32_t struct_size;         /**< sizeof(flash_quant_t) */
@@ -673,10 +673,10 @@ enum flash_mask_flag {
  * lowest, and strides in words.
  *
  * What is added joins the scaled score, after softcap. -infinity hides the key whatever its score
- * is, and K may be NaN there, but V must be finite where a mask alone hides a key: it is multiplied
+ * is, and K may be NaN there, but V must be finite where only a mask hides a key: it is multiplied
  * by 0. +infinity and NaN give NaN. A row that sees no key has O = 0 and LSE = -infinity. The
  * elements lie in memory of the device, are only read, and must not overlap O or LSE. This struct
- * is always in memory of the host, and is read during the call alone.
+ * is always in memory of the host, and is read only during the call.
  */
 typedef struct flash_mask {
     uint32_t struct_size; /**< sizeof(flash_mask_t) */
@@ -700,7 +700,7 @@ typedef struct flash_mask {
  * The arguments of a call that computes attention.
  *
  * Element types: K and V have one type. Q and O may be of fp32 where K and V have 16 bits, each by
- * itself, on the CPU; on CUDA devices O alone may. Beside K and V of e4m3 or of latent tokens
+ * itself, on the CPU; on CUDA devices only O may. Beside K and V of e4m3 or of latent tokens
  * (FLASH_DTYPE_LATENT_E4M3), Q is of fp16, bf16 or fp32, and O of Q's type or fp32; a call whose
  * dtype is one of these two names the types of both. flash_query_support() answers for each call. O
  * of fp32 is not rounded; docs/numerics.md says what becomes of a Q of fp32.
@@ -770,7 +770,7 @@ typedef struct flash_forward_args {
      *   O = sum_j exp(s_j) v_j / (sum_j exp(s_j) + exp(sink)).
      * It is in units of scaled scores s_j (natural logarithm); softmax_scale, softcap and masks do
      * not touch it. LSE is without it, so that partial results still merge: a caller who splits the
-     * keys gives the sinks to flash_combine() alone. A sink of -infinity changes no bit; +infinity,
+     * keys gives the sinks only to flash_combine(). A sink of -infinity changes no bit; +infinity,
      * and one so far above a row's scores that they have no weight beside it, gives O = 0; NaN
      * gives NaN. A row that sees no key has O = 0 whatever the sink is. Sinks are data like K and
      * V: not looked at before the call computes. Must not overlap O or LSE. */
@@ -930,7 +930,7 @@ FLASH_API flash_status_t flash_measure(const flash_forward_args_t *args,
  * the same: the longest sequence of queries (q), the most keys that one of them sees (k), and
  * batch * n_heads (heads), each rounded to a power of two. Reads the same of args as
  * flash_workspace_size(). Errors: as flash_query_support(); UNSUPPORTED (the CPU device, whose
- * kernels are chosen by the processor alone; FLASH_FLAG_BATCH_INVARIANT; a d_head_v other than
+ * kernels are chosen only by the processor; FLASH_FLAG_BATCH_INVARIANT; a d_head_v other than
  * d_head), INVALID_ARGUMENT (seconds not positive and finite), BUFFER_TOO_SMALL.
  */
 FLASH_API flash_status_t flash_tuning_format(const flash_forward_args_t *args,
@@ -1050,7 +1050,7 @@ enum flash_rotary_flag {
  *
  * On the CPU a position outside of 0 ... n_positions - 1 is refused; on a CUDA device, where the
  * call cannot look, the nearest row of the tables counts. The arrays are in memory of the device;
- * this struct is always in memory of the host, and is read during the call alone.
+ * this struct is always in memory of the host, and is read only during the call.
  */
 typedef struct flash_rotary {
     uint32_t struct_size; /**< sizeof(flash_rotary_t) */
@@ -1090,7 +1090,7 @@ typedef struct flash_rotary {
  * Element types: k_new and v_new have one type, and k and v have one. Values of fp16, bf16 and fp32
  * are rounded once to the type of the cache, to the nearest element (the even one of two). Into a
  * cache of e4m3 go value * (1 / scale), in fp32, with quant's scales; what is further than 448 from
- * 0, infinity included, becomes 448 or -448. New tokens of e4m3 go into a cache of e4m3 alone, are
+ * 0, infinity included, becomes 448 or -448. New tokens of e4m3 go only into a cache of e4m3, are
  * taken to have its scales already, and cannot turn. A value that neither turns nor changes its
  * type keeps its bits. Q and q_out are of fp16, bf16 or fp32, each by itself.
  *

@@ -1,8 +1,8 @@
 /**
  * @file
  * flashattn.hpp - the C API of libflashattn for C++17: failures are exceptions, inputs are const,
- * types follow from pointers. Header only, and on flashattn.h alone: everything here is inline, so
- * that the binary interface stays that of C.
+ * types follow from pointers. Header only, on nothing but flashattn.h: everything here is inline,
+ * so that the binary interface stays that of C.
  *
  *     flashattn::Forward call;
  *     call.q(q, {batch, seqlen_q, n_heads, d_head}).k(k, {...}).v(v, {...}).o(o, {...}).causal();

@@ -63,7 +63,7 @@ static flash_paging_t paging_of(const engine_t *engine) {
 }
 
 /* Describes one query of each sequence. Sizes are those of the longest context: lengths are looked
- * at by the device alone, so that the same arguments serve every step. */
+ * at only by the device, so that the same arguments serve every step. */
 static flash_forward_args_t arguments(const engine_t *engine, const layer_t *layer,
                                       const flash_paging_t *paging) {
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;

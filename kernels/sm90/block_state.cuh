@@ -33,7 +33,7 @@
  * make `empty` complete have waited for `full` before.
  *
  * A block of V that a mask cuts takes one step more: its bytes are counted by `v_landed`, for which
- * the sanitise warp alone waits; `v_full` then counts the arrival of that warp, once V is fit to be
+ * only the sanitise warp waits; `v_full` then counts the arrival of that warp, once V is fit to be
  * multiplied (load/sanitise_v.cuh).
  *
  * Q has `q_full` and `q_empty` in the same way, a pair for each part that is loaded by itself. O on

@@ -9,7 +9,7 @@
  *                            O -> global memory
  *       SANITISE_WARP        V without hidden NaN
  *
- * Where K and V lie in pages, the first of these warps loads K alone, and the last one V.
+ * Where K and V lie in pages, the first of these warps loads K, and the last one V.
  * K and V of e4m3 pass through one warpgroup more, the converter, which makes fp16 of them.
  *
  * block_state.cuh says how they hand on data. A generated wrapper gives each configuration its

@@ -42,7 +42,7 @@ flash_status_t flash_measure(const flash_forward_args_t *args, const flash_kerne
 /* Refuses problems for which selection follows no measured results. */
 static flash_status_t check_tunable(const problem_t *problem, const device_t *device) {
     FLASH_REQUIRE(!device_is_cpu(device), FLASH_ERROR_UNSUPPORTED,
-                  "device is the CPU: its kernels are chosen by the processor alone");
+                  "device is the CPU: its kernels are chosen only by the processor");
     FLASH_REQUIRE(!problem->batch_invariant, FLASH_ERROR_UNSUPPORTED,
                   "flags has FLASH_FLAG_BATCH_INVARIANT: such problems follow no results");
     FLASH_REQUIRE(!problem_has_other_d_head_v(problem), FLASH_ERROR_UNSUPPORTED,

@@ -1,5 +1,5 @@
 /*
- * A problem is made of the caller's arguments. Every refusal that concerns them alone is here.
+ * A problem is made of the caller's arguments. Every refusal that concerns only them is here.
  */
 #ifndef FLASH_ARGUMENTS_FORWARD_H
 #define FLASH_ARGUMENTS_FORWARD_H

@@ -1,6 +1,6 @@
 /*
  * The way of a CPU task says how many rows it may have, and how it reads its keys. It is decided
- * here alone; kernels follow the task's way.
+ * only here; kernels follow the task's way.
  */
 #ifndef FLASH_CPU_WAY_H
 #define FLASH_CPU_WAY_H

@@ -98,7 +98,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
     if (p->cu_seqlens_q == NULL)
         return "MIXED rows serve ragged queries (cu_seqlens_q) alone";
     if ((config->features & FLASH_FEATURE_PAGED) != 0 && p->pages.page_size == 0)
-        return "MIXED rows with paged read K and V in pages alone";
+        return "MIXED rows with paged read K and V only in pages";
     if (most_decoded(config, p) == 0)
         return "a query has more rows (query heads of a K/V head) than B_r, so that no sequence "
                "would be decoded";

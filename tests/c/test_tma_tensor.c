@@ -180,7 +180,7 @@ static void pages_are_refused_with_their_reason(void **state) {
     flash_params_t p = cached();
     (void)state;
     assert_string_equal(paging_sm90_obstacle(&config, &p),
-                        "SM90 kernels with paged read K and V in pages alone");
+                        "SM90 kernels with paged read K and V only in pages");
     p.pages = (flash_pages_t){.table = lengths, .v_table = lengths, .page_size = 16};
     assert_string_equal(paging_sm90_obstacle(&config, &p),
                         "SM90 kernels with paged need a page at least");

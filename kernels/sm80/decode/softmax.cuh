@@ -11,7 +11,7 @@
 
 template <flash_config_t C> struct softmax_state {
     float max[row_groups<C>][2];
-    float sum[row_groups<C>][2]; /* of the lane's keys alone, until the end */
+    float sum[row_groups<C>][2]; /* only of the lane's keys, until the end */
 };
 
 template <flash_config_t C> static __device__ __forceinline__ softmax_state<C> empty_softmax() {

@@ -5,7 +5,7 @@
  *
  * A warp converts the panels whose columns of V it multiplies, and no other warp reads these after
  * their scores are complete. So it converts step n + 2 over step n as soon as it has multiplied by
- * V of step n, and two stages are enough. The last panel belongs to K alone, and is free by then.
+ * V of step n, and two stages are enough. The last panel belongs only to K, and is free by then.
  *
  * In a pass a warp has eight keys, of which four lanes each have the 64 bytes of a panel. Accesses
  * of shared memory are without bank conflicts: landed chunks lie in the order of the threads, and
@@ -149,7 +149,7 @@ static __device__ __forceinline__ void store_elements(uint32_t first, int pass, 
 template <flash_config_t C>
 static __device__ __forceinline__ void convert_landing(uint32_t stage, uint32_t landing) {
     static_assert(pass_keys % line_chunks == 0, "a thread's keys have one swizzle");
-    static_assert(key_panels<C> == C.n_warps * warp_panels<C> + 1, "the last panel is K's alone");
+    static_assert(key_panels<C> == C.n_warps * warp_panels<C> + 1, "the last panel is only K's");
     static_assert(passes<C> <= C.n_warps, "a warp for each pass of the last panel");
     const uint32_t own = converted_chunk(stage + warp_number() * warp_panels<C> * panel_bytes<C>);
 #pragma unroll

@@ -1,7 +1,7 @@
 /*
  * V is sanitised in steps that some row does not see whole. P is 0 for hidden keys, but 0 * NaN is
  * NaN. So NaN and infinities are added to the rows that see them, whatever their weight, and
- * replaced by zeros before V is multiplied. Each warp does so in its own columns, of which it alone
+ * replaced by zeros before V is multiplied. Each warp does so in its own columns, which only it
  * has O, when the scores of the step are complete.
  */
 #ifndef FLASH_KERNELS_SM80_MLA_SANITISE_V_CUH

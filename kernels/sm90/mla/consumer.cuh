@@ -8,7 +8,7 @@
  *
  * A block of K is released before the next one's scores begin. To issue them before PV, so that the
  * tensor cores work beside the softmax, takes longer until a stage is free to be loaded, and there
- * is room for two alone: measured on an H200, 5 to 20 % slower.
+ * is room for only two: measured on an H200, 5 to 20 % slower.
  */
 #ifndef FLASH_KERNELS_SM90_MLA_CONSUMER_CUH
 #define FLASH_KERNELS_SM90_MLA_CONSUMER_CUH

@@ -4,7 +4,7 @@
  * tokens it makes bf16 (mla/convert_latent.cuh).
  *
  * Shared memory limits this: for 36 KB of bytes it passes on 36 KB from TMA, 108 KB here, and 208
- * KB to the products, of which QK^T alone take all that it has. Measured on an H200, bytes that
+ * KB to the products, of which those of QK^T take all that it has. Measured on an H200, bytes that
  * arrive in a ring of their own, and become fp16 in a single block: 1.14 to 1.2 times the time.
  */
 #ifndef FLASH_KERNELS_SM90_MLA_CONVERT_CUH

@@ -15,7 +15,7 @@ typedef struct walk {
     int32_t whole_end;
 } walk_t;
 
-/* Finds the walk from uniform values alone, so that loops and descriptors stay in uniform
+/* Finds the walk only from uniform values, so that loops and descriptors stay in uniform
  * registers. */
 template <flash_config_t C>
 static __device__ __forceinline__ walk_t find_walk(const flash_params_t &p, const tile_of<C> &tile,

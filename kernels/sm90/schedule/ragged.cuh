@@ -1,6 +1,6 @@
 /*
  * This is the LPT schedule for sequences that differ in length (varlen). How many tiles an entry
- * has is known on the device alone, so the schedule reads the lengths of 32 entries at a time, a
+ * has is known only on the device, so the schedule reads the lengths of 32 entries at a time, a
  * slice of the batch, one per lane.
  *
  * Tiles are handed out in bundles, of one long tile or of a few short ones that follow each other

@@ -1,6 +1,6 @@
 /*
  * The schedule says which tiles a block computes, and in which order. The rest of the kernel
- * includes this header alone of the folder.
+ * includes no other header of the folder.
  *
  *     schedule_pass()                     the scheduler warp announces the block's tiles, in one
  *                                         of these schedules:
@@ -15,7 +15,7 @@
  *     take_assignment()                   the other roles read them (assignments.cuh)
  *     record_failure_if(), any_failed()   what the second pass computes again (passes.cuh)
  *
- * Every schedule depends on the launch alone, never on timing, and needs no memory but the block's
+ * Every schedule depends only on the launch, never on timing, and needs no memory but the block's
  * own: the scheduler of each block works out what all blocks take.
  */
 #ifndef FLASH_KERNELS_SM90_SCHEDULE_SCHEDULE_CUH

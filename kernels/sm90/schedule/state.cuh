@@ -1,5 +1,5 @@
 /*
- * The scheduler of a block keeps this in shared memory, and it alone reads and writes it.
+ * The scheduler of a block keeps this in shared memory, and nothing else reads or writes it.
  */
 #ifndef FLASH_KERNELS_SM90_SCHEDULE_STATE_CUH
 #define FLASH_KERNELS_SM90_SCHEDULE_STATE_CUH

@@ -22,7 +22,7 @@ static __device__ __forceinline__ int32_t clamp_key(int64_t key) {
     return (int32_t)max(min(key, far), -far);
 }
 
-/* Computes the same as flash_window_keys(), from uniform values alone. */
+/* Computes the same as flash_window_keys(), only from uniform values. */
 template <flash_config_t C>
 static __device__ __forceinline__ block_mask_t find_block_mask(const flash_params_t &p,
                                                                const tile_of<C> &tile,

@@ -26,7 +26,7 @@ typedef struct decode_limits {
     int32_t most_heads;     /* K/V heads of a block, at most */
     int32_t least_keys;     /* of a piece, at least */
     int32_t long_keys;      /* the same if every multiprocessor has a block */
-    int32_t invariant_keys; /* of a piece where a sequence's own length alone decides */
+    int32_t invariant_keys; /* of a piece where only a sequence's own length decides */
 } decode_limits_t;
 
 /* Makes the plan of a call for the kernels of any family. */
@@ -49,7 +49,7 @@ bool plan_decode_host_cuts(const problem_t *problem);
 /* Returns the bytes of workspace at any alignment; smaller batches and lengths need no more. */
 uint64_t plan_decode_workspace(const decode_plan_t *plan);
 
-/* Points the plan's parameters into the workspace, and completes those for kernels alone. */
+/* Points the plan's parameters into the workspace, and completes those that only kernels read. */
 void plan_decode_place(decode_plan_t *plan, void *workspace);
 
 #endif

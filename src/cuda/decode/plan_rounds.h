@@ -1,7 +1,7 @@
 /*
  * Decode kernels of which a multiprocessor runs one block at a time cut sequences into as many
  * pieces as take the least time by estimate: those that fill one round of blocks, or two. The
- * estimate follows from the arguments alone, and calls no device.
+ * estimate follows only from the arguments, and calls no device.
  */
 #ifndef FLASH_CUDA_PLAN_ROUNDS_H
 #define FLASH_CUDA_PLAN_ROUNDS_H

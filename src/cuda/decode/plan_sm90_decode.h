@@ -1,6 +1,6 @@
 /*
  * A call of SM90_DECODE has the plan of plan_decode.h, and an estimate of its time. Both
- * follow from the arguments alone, and call no device.
+ * follow only from the arguments, and call no device.
  */
 #ifndef FLASH_CUDA_PLAN_SM90_DECODE_H
 #define FLASH_CUDA_PLAN_SM90_DECODE_H

@@ -55,7 +55,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
                             const device_t *device) {
     const flash_params_t *p = &problem->params;
     if ((config->features & FLASH_FEATURE_PAGED) != 0 && p->pages.page_size == 0)
-        return "decode kernels with paged read K and V in pages alone";
+        return "decode kernels with paged read K and V only in pages";
     if (has_too_many_rows(p))
         return "decode kernels take at most 32 rows (queries x query heads of a K/V head)";
     if (problem->batch_invariant && p->cu_seqlens_q != NULL && flash_has_whole_batch(p))

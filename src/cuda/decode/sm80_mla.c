@@ -72,7 +72,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
         return "SM80_MLA kernels need V to be the first columns of K: at the same address, with "
                "the same strides and pages";
     if ((config->features & FLASH_FEATURE_PAGED) != 0 && p->pages.page_size == 0)
-        return "decode kernels with paged read K and V in pages alone";
+        return "decode kernels with paged read K and V only in pages";
     if (p->d_head_v % STORED_COLUMNS != 0)
         return "SM80_MLA kernels need a d_head_v that is a multiple of 4";
     if (!query_rows_aligned(p) ||

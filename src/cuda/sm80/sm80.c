@@ -88,7 +88,7 @@ static const cuda_family_t cuda = {.block = block, .tiles = sm80_grid_blocks};
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
     if (sm80_has_pages(config) && problem->params.pages.page_size == 0)
-        return "SM80 kernels with paged read K and V in pages alone";
+        return "SM80 kernels with paged read K and V only in pages";
     const char *of_launch = cuda_launch_obstacle(&cuda, config, problem, device);
     if (of_launch != NULL)
         return of_launch;

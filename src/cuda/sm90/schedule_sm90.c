@@ -129,7 +129,7 @@ static bool is_even(const flash_config_t *config, const flash_params_t *p, int64
     return seen <= (may_have_more ? SM90_EVEN_BLOCKS : SM90_EVEN_RAGGED_BLOCKS) * config->B_c;
 }
 
-/* Heads go whole to teams under a mask alone: without one, tiles that follow each other read the
+/* Heads go whole to teams only under a mask: without one, tiles that follow each other read the
  * same keys at the same time. */
 static bool has_teams(const flash_config_t *config, const flash_params_t *p) {
     const bool hides_keys = p->window_left >= 0 || p->window_right >= 0 || p->attention_chunk > 0;

@@ -39,7 +39,7 @@ const char *paging_sm90_obstacle(const flash_config_t *config, const flash_param
     if (!sm90_has_pages(config))
         return NULL;
     if (p->pages.page_size == 0)
-        return "SM90 kernels with paged read K and V in pages alone";
+        return "SM90 kernels with paged read K and V only in pages";
     if (p->pages.n_pages == 0)
         return "SM90 kernels with paged need a page at least";
     const tma_tensor_t k = tma_tensor_k(config, p), v = tma_tensor_v(config, p);
