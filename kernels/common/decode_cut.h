@@ -50,7 +50,7 @@ FLASH_HOST_DEVICE static inline int32_t decode_first_share(const decode_params_t
     return share < DECODE_MOST_UNITS ? (int32_t)share : DECODE_MOST_UNITS;
 }
 
-/* Returns share number i of those that are tried. */
+/* Returns the i-th candidate for the size of a share. */
 FLASH_HOST_DEVICE static inline int32_t decode_nth_share(int32_t first, int32_t i) {
     const int32_t steps = DECODE_N_SHARES - 1;
     return first + (first * i + steps - 1) / steps;

@@ -26,7 +26,7 @@ static __device__ __forceinline__ shown_block_t shown_block_of(int32_t number, b
     return shown_block_t{2 * number + mask_changes};
 }
 
-static __device__ __forceinline__ int32_t number_of(const shown_block_t &block) {
+static __device__ __forceinline__ int32_t block_index(const shown_block_t &block) {
     return block.code >> 1;
 }
 

@@ -148,8 +148,8 @@ template <flash_config_t C> constexpr int q_box_rows = sm90_q_box_rows(&C);
  * there. */
 template <flash_config_t C> constexpr bool starts_early = q_in_registers<C> || q_slots<C> == 2;
 
-/* The O of so many consumers fits in a stage of V, and the O of all consumers takes so many
- * stages. */
+/* outputs_per_v_stage: consumers whose O tiles fit in one stage of V. output_v_stages: stages of V
+ * that the O tiles of all consumers occupy. */
 template <flash_config_t C>
 constexpr int outputs_per_v_stage = at_least_1(v_bytes<C> / warpgroup_output_bytes<C>);
 template <flash_config_t C>

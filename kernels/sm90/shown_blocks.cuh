@@ -12,9 +12,9 @@
 
 /* A block of keys: with bias it knows whether the mask changes scores. */
 template <flash_config_t C>
-using visited_block = std::conditional_t<has_bias<C>, shown_block_t, int32_t>;
+using block_visit = std::conditional_t<has_bias<C>, shown_block_t, int32_t>;
 
-static __device__ __forceinline__ int32_t number_of(int32_t block) {
+static __device__ __forceinline__ int32_t block_index(int32_t block) {
     return block;
 }
 
@@ -29,8 +29,8 @@ static __device__ __forceinline__ const uint8_t *effects_of_tile(const flash_par
 /* Returns the first block that is shown from the given one down to the tile's first; one below that
  * if there is none. Where nobody has looked, all are shown, and the mask may change any score. */
 template <flash_config_t C>
-static __device__ __forceinline__ visited_block<C>
-shown_from(const flash_params_t &p, const tile_of<C> &tile, int32_t block) {
+static __device__ __forceinline__ block_visit<C> shown_from(const flash_params_t &p,
+                                                            const tile_of<C> &tile, int32_t block) {
     if constexpr (!has_bias<C>) {
         return block;
     } else {
@@ -47,16 +47,16 @@ shown_from(const flash_params_t &p, const tile_of<C> &tile, int32_t block) {
 
 /* Returns the tile's last block. */
 template <flash_config_t C>
-static __device__ __forceinline__ visited_block<C> last_shown(const flash_params_t &p,
-                                                              const tile_of<C> &tile) {
+static __device__ __forceinline__ block_visit<C> last_shown(const flash_params_t &p,
+                                                            const tile_of<C> &tile) {
     return shown_from<C>(p, tile, tile.block_end - 1);
 }
 
 /* Returns the block that comes after the given one. */
 template <flash_config_t C>
-static __device__ __forceinline__ visited_block<C>
-next_shown(const flash_params_t &p, const tile_of<C> &tile, const visited_block<C> &block) {
-    return shown_from<C>(p, tile, number_of(block) - 1);
+static __device__ __forceinline__ block_visit<C>
+next_shown(const flash_params_t &p, const tile_of<C> &tile, const block_visit<C> &block) {
+    return shown_from<C>(p, tile, block_index(block) - 1);
 }
 
 /* ---- From the warp that loads K to the consumers. A stage has two places for its block, used in
@@ -69,14 +69,16 @@ static __device__ __forceinline__ volatile int32_t &block_of_stage(const ring_t 
 
 /* Tells which block comes to a stage, in the thread that hands it on. */
 template <flash_config_t C>
-static __device__ __forceinline__ void tell_block(const ring_t &k, const visited_block<C> &block) {
+static __device__ __forceinline__ void announce_visit(const ring_t &k,
+                                                      const block_visit<C> &block) {
     if constexpr (has_bias<C>)
         block_of_stage<C>(k) = block.code;
 }
 
 /* Returns the block of a stage that has arrived; without bias the one that is given. */
 template <flash_config_t C>
-static __device__ __forceinline__ visited_block<C> told_block(const ring_t &k, int32_t otherwise) {
+static __device__ __forceinline__ block_visit<C> announced_visit(const ring_t &k,
+                                                                 int32_t otherwise) {
     if constexpr (has_bias<C>)
         return shown_block_t{block_of_stage<C>(k)};
     else

@@ -196,7 +196,7 @@ static __device__ __forceinline__ void load_first(const flash_params_t &params,
 /* Counts the blocks between two shown ones, of which the second has the lower number. */
 static __device__ __forceinline__ int32_t blocks_between(const shown_block_t &at,
                                                          const shown_block_t &next) {
-    return number_of(at) - 1 - number_of(next);
+    return block_index(at) - 1 - block_index(next);
 }
 
 /* Computes a block, and goes on to the next one that is shown, down to `final`. With eager loads K
@@ -208,13 +208,13 @@ process_from_block(const flash_params_t &params, const score_unit_t &unit, opera
                    warp_state<C> &state, shown_block_t &at, int32_t final) {
     shown_block_t next = at;
     if constexpr (C.eager_load_blocks) {
-        next = find_shown_block<C, false>(params, number_of(at) - 1, final);
+        next = find_shown_block<C, false>(params, block_index(at) - 1, final);
         step_over<C.B_c>(x.k, blocks_between(at, next));
     }
-    const bool more = number_of(next) >= final;
-    process_block<C, FIRST, true>(params, unit, x, state, number_of(at), more, mask_changes(at));
+    const bool more = block_index(next) >= final;
+    process_block<C, FIRST, true>(params, unit, x, state, block_index(at), more, mask_changes(at));
     if constexpr (!C.eager_load_blocks) {
-        next = find_shown_block<C, false>(params, number_of(at) - 1, final_block<C>());
+        next = find_shown_block<C, false>(params, block_index(at) - 1, final_block<C>());
         step_over<C.B_c>(x.k, blocks_between(at, next));
     }
     step_over<C.B_c>(x.v, blocks_between(at, next));
@@ -229,14 +229,14 @@ process_shown_blocks(const flash_params_t &params, query_tile_t tile, const scor
                      uint32_t q_shared, warp_state<C> &state) {
     initialize_block_state<C>(tile);
     shown_block_t at = find_shown_block<C, true>(params, tile.block_end - 1, tile.block_begin);
-    if (number_of(at) < tile.block_begin)
+    if (block_index(at) < tile.block_begin)
         return;
-    tile.block_end = number_of(at) + 1;
-    begin_walk_at<C>(tile, number_of(at));
+    tile.block_end = block_index(at) + 1;
+    begin_walk_at<C>(tile, block_index(at));
     operands<C> x = make_operands<C>(params, tile, q_shared);
     load_first<C>(params, tile, q_shared, x);
     process_from_block<C, true>(params, unit, x, state, at, tile.block_begin);
-    while (number_of(at) >= final_block<C>())
+    while (block_index(at) >= final_block<C>())
         process_from_block<C, false>(params, unit, x, state, at, final_block<C>());
 }
 

@@ -129,8 +129,8 @@ add_biases(float (&s)[own_tiles<C>][4], const flash_bias_t &bias, const mla_exch
 
 /* ---- Kept scores ---- */
 
-/* Leaves the scores of the warp's tiles from the first one on, whose parts no warp needs any more.
- */
+/* Stores the warp's finished scores, from tile `first` on, over the partial sums of scores there,
+ * which no warp reads any more. */
 template <flash_config_t C>
 static __device__ __forceinline__ void keep_scores(mla_exchange<C> &shared,
                                                    const float (&s)[own_tiles<C>][4], int first) {

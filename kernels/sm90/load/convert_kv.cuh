@@ -50,11 +50,11 @@ static __device__ __forceinline__ void convert_tile(const flash_params_t &p, con
                                                     converter_t &converter) {
     const tile_scales_t scales = load_scales<C>(p, tile); /* they come while K does */
     bool is_first = true, is_k = true;
-    visited_block<C> block = last_shown<C>(p, tile); /* whose V comes next */
+    block_visit<C> block = last_shown<C>(p, tile); /* whose V comes next */
 #pragma unroll 1
-    while (number_of(block) >= tile.block_begin) {
+    while (block_index(block) >= tile.block_begin) {
         const landing_t next = is_k ? next_k<C>(converter.k) : next_v<C>(converter.v);
-        const bool sanitise = !is_k && sanitises && is_cut(tile, number_of(block));
+        const bool sanitise = !is_k && sanitises && is_cut(tile, block_index(block));
         mbarrier_wait(next.landed, next.parity);
         const bool found = convert_block<C>(next.shared, sanitise);
         if (found && elect_one())
@@ -65,7 +65,7 @@ static __device__ __forceinline__ void convert_tile(const flash_params_t &p, con
             convert_q<C>(p, scales, assignment_slot, converter.q);
         if (!is_k)
             block = next_shown<C>(p, tile, block);
-        is_k = (is_first || !is_k) && number_of(block) > tile.block_begin;
+        is_k = (is_first || !is_k) && block_index(block) > tile.block_begin;
         is_first = false;
     }
 }

@@ -48,11 +48,11 @@ static __device__ __forceinline__ void load_stage(const sm90_tensor_map_t *map, 
 
 template <flash_config_t C>
 static __device__ __forceinline__ void load_k(const sm90_params_t &params, const tile_of<C> &tile,
-                                              const visited_block<C> &block, kv_loader_t &loader) {
+                                              const block_visit<C> &block, kv_loader_t &loader) {
     block_state_t &state = block_state<C>();
     const int stage = loader.k.stage;
-    const int32_t key = number_of(block) * C.B_c;
-    tell_block<C>(loader.k, block);
+    const int32_t key = block_index(block) * C.B_c;
+    announce_visit<C>(loader.k, block);
     load_stage<C, TENSOR_K>(&params.k, key_box<C>(params.problem, tile, key, params.entry_tokens.k),
                             k_tile<C>(stage), k_arrival<C>(stage), state.k_empty[stage], loader.k);
 }
@@ -74,11 +74,11 @@ static __device__ __forceinline__ void load_v(const sm90_params_t &params, const
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t first_block_in_o(const flash_params_t &p,
                                                            const tile_of<C> &tile) {
-    visited_block<C> block = last_shown<C>(p, tile);
+    block_visit<C> block = last_shown<C>(p, tile);
 #pragma unroll 1
-    for (int i = 0; i < v_stages_beside_o<C> && number_of(block) >= tile.block_begin; ++i)
+    for (int i = 0; i < v_stages_beside_o<C> && block_index(block) >= tile.block_begin; ++i)
         block = next_shown<C>(p, tile, block);
-    return number_of(block);
+    return block_index(block);
 }
 
 /* Waits until the O of the tile before has left the stages of V. parity: of o_left. */
@@ -98,16 +98,16 @@ static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
     if (tile.block_begin >= tile.block_end)
         return;
     const int32_t first_in_o = first_block_in_o<C>(params.problem, tile);
-    visited_block<C> next, block = last_shown<C>(params.problem, tile);
+    block_visit<C> next, block = last_shown<C>(params.problem, tile);
     load_k<C>(params, tile, block, loader);
     if (loader.o_is_due)
         await_output<C>(loader.o_parity);
-    for (; number_of(block) > tile.block_begin; block = next) {
+    for (; block_index(block) > tile.block_begin; block = next) {
         next = next_shown<C>(params.problem, tile, block);
         load_k<C>(params, tile, next, loader);
-        if (number_of(block) == first_in_o)
+        if (block_index(block) == first_in_o)
             await_output<C>(loader.o_parity);
-        load_v<C>(params, tile, number_of(block), sanitises, loader);
+        load_v<C>(params, tile, block_index(block), sanitises, loader);
     }
     if (tile.block_begin == first_in_o)
         await_output<C>(loader.o_parity);

@@ -29,12 +29,12 @@ static __device__ __forceinline__ void load_paged_k(const sm90_params_t &params,
     LOADER loader = {};
     fetch_ids<C>(k, (tile.block_end - 1) * C.B_c, loader);
 #pragma unroll 1
-    for (visited_block<C> next, block = last_shown<C>(p, tile);
-         number_of(block) >= tile.block_begin; block = next) {
+    for (block_visit<C> next, block = last_shown<C>(p, tile);
+         block_index(block) >= tile.block_begin; block = next) {
         next = next_shown<C>(p, tile, block);
         if (lane_index() == 0)
-            tell_block<C>(ring, block);
-        load_block<C, TENSOR_K>(k, number_of(block) * C.B_c, number_of(next) * C.B_c, loader,
+            announce_visit<C>(ring, block);
+        load_block<C, TENSOR_K>(k, block_index(block) * C.B_c, block_index(next) * C.B_c, loader,
                                 k_stage_to_fill<C>(ring));
         step<k_stages<C>>(ring);
     }
@@ -79,14 +79,14 @@ load_paged_v(const sm90_params_t &params, const tile_of<C> &tile, int slot, v_lo
     LOADER loader = {};
     fetch_ids<C>(v, (tile.block_end - 1) * C.B_c, loader);
 #pragma unroll 1
-    for (visited_block<C> next, visited = last_shown<C>(p, tile);
-         number_of(visited) >= tile.block_begin; visited = next) {
-        const int32_t block = number_of(visited);
+    for (block_visit<C> next, visited = last_shown<C>(p, tile);
+         block_index(visited) >= tile.block_begin; visited = next) {
+        const int32_t block = block_index(visited);
         next = next_shown<C>(p, tile, visited);
         const bool sanitised = has_mask<C> && SANITISES && is_cut(tile, block);
         if (block == first_in_o)
             await_output<C>(v_loader.o_parity);
-        load_block<C, TENSOR_V>(v, block * C.B_c, number_of(next) * C.B_c, loader,
+        load_block<C, TENSOR_V>(v, block * C.B_c, block_index(next) * C.B_c, loader,
                                 v_stage_to_fill<C>(v_loader.ring, sanitised));
         if constexpr (has_mask<C> && SANITISES && !converts<C>)
             if (sanitised) {

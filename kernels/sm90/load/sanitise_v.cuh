@@ -65,9 +65,9 @@ template <flash_config_t C>
 static __device__ __forceinline__ void sanitise_tile(const flash_params_t &p,
                                                      const tile_of<C> &tile, bool sanitises,
                                                      int slot, sanitiser_t &sanitiser) {
-    for (visited_block<C> block = last_shown<C>(p, tile); number_of(block) >= tile.block_begin;
+    for (block_visit<C> block = last_shown<C>(p, tile); block_index(block) >= tile.block_begin;
          block = next_shown<C>(p, tile, block)) {
-        if (sanitises && is_cut(tile, number_of(block)))
+        if (sanitises && is_cut(tile, block_index(block)))
             sanitise_stage<C>(sanitiser.v.stage, sanitiser.landed_parities, slot);
         step<v_stages<C>>(sanitiser.v);
     }

@@ -16,8 +16,7 @@
 #include "sm90/decode/consumer.cuh"
 #include "sm90/mla/state.cuh"
 
-/* Returns the first of the thread's two rows, which are those of the same thread of the other
- * consumer. */
+/* Returns the first of the thread's two rows; both consumers map a thread to the same two rows. */
 static __device__ __forceinline__ int32_t group_row() {
     return warp_row_of_group() + (int32_t)lane_index() / 4;
 }

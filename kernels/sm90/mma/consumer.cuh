@@ -131,17 +131,17 @@ static __device__ __forceinline__ void start_tile(consumer_state<C> &consumer) {
 /* Computes P of the walk's first block, whose QK^T is done, and returns it. FIXED: as in
  * process_blocks(). */
 template <flash_config_t C, bool FIXED>
-static __device__ __forceinline__ visited_block<C>
+static __device__ __forceinline__ block_visit<C>
 first_block(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
             float slope, consumer_state<C> &consumer) {
     block_state_t &state = block_state<C>();
-    const visited_block<C> visited = told_block<C>(consumer.k, tile.block_end - 1);
-    finish_scores<C>(consumer, number_of(visited) == tile.block_begin);
+    const block_visit<C> visited = announced_visit<C>(consumer.k, tile.block_end - 1);
+    finish_scores<C>(consumer, block_index(visited) == tile.block_begin);
     skip_last<C, v_stages<C>>(consumer.walk, state.v_full, state.v_empty, consumer.v);
     cap_scores<C, FIXED>(consumer.s, unit);
     add_tile_bias<C>(consumer.s, params, tile, slope, unit, visited);
-    if (is_cut(tile, number_of(visited)))
-        mask_scores<C>(consumer.s, params, tile, number_of(visited));
+    if (is_cut(tile, block_index(visited)))
+        mask_scores<C>(consumer.s, params, tile, block_index(visited));
     if constexpr (has_bias<C>) {
         consumer.softmax = softmax_state_t{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
         raise_tile_max<C>(consumer.softmax, consumer.s, params, tile, slope, unit, visited);
@@ -154,11 +154,11 @@ first_block(const flash_params_t &params, const tile_of<C> &tile, const score_un
 }
 
 /* Computes each block after the first, when P of the block before is still to be multiplied. CUT:
- * some row may not see some key of the block, or it is to be looked for. FIXED: the reference
- * maxima stay unless it is CUT. expected: the block's number, unless the kernel has bias. Returns
- * it. */
+ * some row may not see some key of the block, or the kernel decides at run time. FIXED: the
+ * reference maxima stay unless it is CUT. expected: the block's number, unless the kernel has bias.
+ * Returns it. */
 template <flash_config_t C, bool CUT, bool FIXED>
-static __device__ __forceinline__ visited_block<C>
+static __device__ __forceinline__ block_visit<C>
 next_block(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
            float slope, consumer_state<C> &consumer, int32_t expected) {
     constexpr bool raises_max = CUT || !FIXED;
@@ -173,20 +173,20 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
     await_k<C>(consumer);
     await_turn<C>(consumer);
     issue_block_scores<C>(consumer);
-    const visited_block<C> visited = told_block<C>(consumer.k, expected);
+    const block_visit<C> visited = announced_visit<C>(consumer.k, expected);
     if constexpr (C.overlap) {
         await_v<C>(consumer);
         issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
         pass_turn<C>(consumer);
     }
     wgmma_wait<C.overlap ? 1 : 0>();
-    finish_scores<C>(consumer, number_of(visited) == tile.block_begin);
+    finish_scores<C>(consumer, block_index(visited) == tile.block_begin);
     if constexpr (raises_max) {
         cap_scores<C, FIXED>(s, unit);
         add_tile_bias<C>(s, params, tile, slope, unit, visited);
         if constexpr (CUT)
-            if (!looks_for_cuts<C, FIXED> || is_cut(tile, number_of(visited)))
-                mask_scores<C>(s, params, tile, number_of(visited));
+            if (!looks_for_cuts<C, FIXED> || is_cut(tile, block_index(visited)))
+                mask_scores<C>(s, params, tile, block_index(visited));
         past = raise_tile_max<C>(consumer.softmax, s, params, tile, slope, unit, visited);
         exponentiate<C>(s, consumer.softmax, softmax_unit<C>(params, unit));
     } else {
@@ -222,9 +222,9 @@ static __device__ __forceinline__ void
 process_shown_blocks(const flash_params_t &params, const R &read_tile, const score_units<C> &unit,
                      consumer_state<C> &consumer) {
     const float slope = load_tile_slope<C>(params, read_tile());
-    visited_block<C> block = first_block<C, false>(params, read_tile(), unit, slope, consumer);
+    block_visit<C> block = first_block<C, false>(params, read_tile(), unit, slope, consumer);
 #pragma unroll 1
-    while (__any_sync(0xffffffffu, number_of(block) > read_tile().block_begin))
+    while (__any_sync(0xffffffffu, block_index(block) > read_tile().block_begin))
         block = next_block<C, true, false>(params, read_tile(), unit, slope, consumer, 0);
 }
 

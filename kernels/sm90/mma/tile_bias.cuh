@@ -36,10 +36,10 @@ static __device__ __forceinline__ float load_tile_slope(const flash_params_t &pa
 template <flash_config_t C>
 static __device__ __forceinline__ bias_keys_t keys_of_block(const flash_params_t &params,
                                                             const tile_of<C> &tile,
-                                                            const visited_block<C> &block) {
+                                                            const block_visit<C> &block) {
     const flash_sequence_t sequence = sequence_of<C>(params, tile);
     const int32_t diagonal = tile.row_begin + sequence.len_k - sequence.len_q;
-    bias_keys_t keys = find_bias_keys(params.bias, sequence.len_k, number_of(block) * C.B_c,
+    bias_keys_t keys = find_bias_keys(params.bias, sequence.len_k, block_index(block) * C.B_c,
                                       diagonal, diagonal + C.B_r - 1);
     if (!__any_sync(0xffffffffu, mask_changes(block)))
         keys.column = params.bias.n_keys;
@@ -65,7 +65,7 @@ static __device__ __forceinline__ auto bias_rows_of(const flash_params_t &params
 template <flash_config_t C>
 static __device__ __forceinline__ void
 add_tile_bias(score_tile<C> &s, const flash_params_t &params, const tile_of<C> &tile, float slope,
-              const score_units<C> &unit, const visited_block<C> &block) {
+              const score_units<C> &unit, const block_visit<C> &block) {
     if constexpr (has_bias<C>)
         add_bias<C>(s, params.bias, keys_of_block<C>(params, tile, block), unit,
                     bias_rows_of<C>(params, tile, slope));
@@ -77,7 +77,7 @@ static __device__ __forceinline__ rescale_t raise_tile_max(softmax_state_t &stat
                                                            const flash_params_t &params,
                                                            const tile_of<C> &tile, float slope,
                                                            const score_units<C> &unit,
-                                                           const visited_block<C> &block) {
+                                                           const block_visit<C> &block) {
     if constexpr (has_bias<C>)
         return raise_biased_max<C>(state, s, params.bias, keys_of_block<C>(params, tile, block),
                                    softmax_unit<C>(params, unit),

@@ -12,7 +12,7 @@ typedef struct tiles {
     const round_times_t *times;
 } tiles_t;
 
-int64_t estimate_seen_batch(const problem_t *problem) {
+int64_t selection_batch(const problem_t *problem) {
     return problem->batch_invariant ? 1 : problem->params.batch;
 }
 
@@ -29,7 +29,7 @@ static tiles_t tiles_of(int32_t B_r, const problem_t *problem, const device_t *d
     const int64_t rows = (int64_t)p->seqlen_q * p->group;
     const int64_t of_sequence = max64(divide_up(rows, B_r), 1) * p->n_heads_kv;
     return (tiles_t){.of_sequence = of_sequence,
-                     .count = estimate_seen_batch(problem) * of_sequence,
+                     .count = selection_batch(problem) * of_sequence,
                      .units = estimate_mean_units(p),
                      .resident = max64(device->n_multiprocessors, 1),
                      .times = times};

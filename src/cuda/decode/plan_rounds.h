@@ -29,7 +29,7 @@ int64_t estimate_round_count(int32_t B_r, const problem_t *problem, const device
 /* Estimates how many units of keys a query sees on average. */
 int64_t estimate_mean_units(const flash_params_t *params);
 
-/* Returns the batch that the choice of a kernel may look at. */
-int64_t estimate_seen_batch(const problem_t *problem);
+/* Returns the batch that the choice of a kernel may look at: 1 under FLASH_FLAG_BATCH_INVARIANT. */
+int64_t selection_batch(const problem_t *problem);
 
 #endif

@@ -36,7 +36,7 @@ int64_t estimate_sm90_forward(int32_t B_r, const problem_t *problem, const devic
     const flash_params_t *p = &problem->params;
     const int64_t sharing = schedule_sm90_most_sharing(p);
     const int64_t tiles_of_sequence = p->n_heads / sharing * divide_up(p->seqlen_q * sharing, B_r);
-    const int64_t tiles = estimate_seen_batch(problem) * tiles_of_sequence;
+    const int64_t tiles = selection_batch(problem) * tiles_of_sequence;
     const int64_t rounds = divide_up(tiles, max64(device->n_multiprocessors, 1));
     return rounds * (estimate_mean_units(p) * time_of_unit(B_r) + SM90_DECODE_TIME_AROUND_TILE);
 }

@@ -103,8 +103,8 @@ static int32_t team_blocks(const flash_config_t *config, const flash_params_t *p
     return fitting;
 }
 
-/* After so many heads all blocks of a team have had the same work. Where each block takes one tile
- * of a head, it takes two heads, of which the second makes up for the first. */
+/* Returns the number of heads after which all blocks of a team have done the same work: two where
+ * each block takes one tile of a head, a long one of the first and a short one of the second. */
 static int64_t heads_alike(const flash_config_t *config, const flash_params_t *p, int32_t blocks) {
     return blocks > 1 && blocks == sm90_tiles_of_head(config, p, p->seqlen_q) ? 2 : 1;
 }
