@@ -54,10 +54,15 @@ TOLD = {
     "src/config/words.*": "tests/c/test_config_text.c tests/python/test_config.py",
     "src/cpu/*": _WHOLE_CALLS,
     "src/cpu/family.c": "tests/c/test_select.c tests/c/test_table.c",
-    "src/cuda/*/sm?0*.c": "tests/c/test_select.c",
+    "src/cuda/*/sm?0*.c": "tests/c/test_select_families.c",
+    "src/cuda/decode/*_mla.c": "tests/c/test_select_mla.c",
     "src/cuda/absent.c": "tests/python/test_cuda_absent.py tests/c/test_multiprocessors.c",
-    "src/cuda/mixed.c": "tests/c/test_select.c tests/c/test_parts.c",
-    "src/cuda/decode/[qv]*": "tests/c/test_select.c",
+    "src/cuda/mixed.c": "tests/c/test_parts.c",
+    "src/cuda/decode/plan_*": """
+        tests/c/test_select_sm80_decode.c tests/c/test_select_sm90_decode.c
+    """,
+    "src/cuda/decode/query_rows.*": "tests/c/test_select_sm80_decode.c tests/c/test_select_mla.c",
+    "src/cuda/decode/v_in_k.*": "tests/c/test_select_mla.c",
     "src/cuda/*/launch_*": _DEVICE_CALLS,
     "src/cuda/*/merge_*": _DEVICE_CALLS + " tests/gpu/test_gpu_decode.py",
     "src/cuda/runtime/*": "tests/gpu/test_gpu_streams.py tests/gpu/test_gpu_devices.py",
@@ -143,7 +148,11 @@ def _of_its_name(path: str) -> Tests:
 
 
 def _that_use_it(path: str) -> Tests:
-    return {t for user in users(path) for t in _test_of_file(user)}
+    """Returns the tests that include or import a file, in C also by a header of their own."""
+    direct = users(path)
+    shared = {header for header in direct if re.match(r"tests/.*\.h$", header)}
+    files = direct.union(*(users(header) for header in shared))
+    return {test for file in files for test in _test_of_file(file)}
 
 
 def _rows(families: set[Arch]) -> str:

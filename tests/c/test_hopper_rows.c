@@ -3,16 +3,7 @@
  * that no call chooses there, and the others those that some call does. This is asked of the
  * selection on a described device, with random problems: always the same ones.
  */
-#include "support.h"
-
-#include "config/kernel_table.h"
-#include "select/select.h"
-
-/* Describes an H200. */
-static const device_t hopper = {.number = FLASH_DEVICE_CUDA,
-                                .compute_capability = 90,
-                                .n_multiprocessors = 132,
-                                .shared_memory_per_block = 227 * 1024};
+#include "selection.h"
 
 enum { N_PROBLEMS = 60000, MOST_ROWS = 1024 };
 
@@ -146,15 +137,9 @@ static void note_rows_of_all(bool aligned, bool chosen[MOST_ROWS]) {
     }
 }
 
-static bool has_cuda_kernels(void) {
-    return kernel_table[kernel_table_count - 1].config.arch >= FLASH_ARCH_SM80;
-}
-
 static void what_tma_can_address_needs_no_row_without_code_for_hopper(void **state) {
     static bool chosen[MOST_ROWS];
     (void)state;
-    if (!has_cuda_kernels())
-        skip();
     note_rows_of_all(true, chosen);
     for (int32_t i = 0; i < kernel_table_count; i++)
         if (chosen[i] && !has_code_for_hopper(&kernel_table[i].config))
@@ -164,8 +149,6 @@ static void what_tma_can_address_needs_no_row_without_code_for_hopper(void **sta
 static void some_call_chooses_each_row_with_code_for_hopper(void **state) {
     static bool chosen[MOST_ROWS];
     (void)state;
-    if (!has_cuda_kernels())
-        skip();
     note_rows_of_all(true, chosen);
     note_rows_of_all(false, chosen);
     for (int32_t i = 0; i < kernel_table_count; i++)
@@ -179,5 +162,5 @@ int main(void) {
         cmocka_unit_test(what_tma_can_address_needs_no_row_without_code_for_hopper),
         cmocka_unit_test(some_call_chooses_each_row_with_code_for_hopper),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_WITH_CUDA_ROWS(tests);
 }

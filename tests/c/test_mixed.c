@@ -3,11 +3,7 @@
  * describe a device that need not be there, the linker puts the __wrap_ functions here in the place
  * of the library's own (CMakeLists.txt).
  */
-#include "support.h"
-
-#include "config/kernel_table.h"
-#include "select/select.h"
-#include "select/serves.h"
+#include "selection.h"
 
 const flash_kernel_t *__real_select_part(const problem_t *problem, const device_t *device,
                                          family_part_t part);
@@ -21,11 +17,6 @@ const flash_kernel_t *__wrap_select_part(const problem_t *problem, const device_
     n_found += part != FAMILY_NO_PART;
     return __real_select_part(problem, device, part);
 }
-
-static const device_t hopper = {.number = FLASH_DEVICE_CUDA,
-                                .compute_capability = 90,
-                                .n_multiprocessors = 132,
-                                .shared_memory_per_block = 227 * 1024};
 
 flash_status_t __wrap_cuda_device_describe(int32_t number, device_t *device);
 

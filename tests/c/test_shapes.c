@@ -3,11 +3,9 @@
  * row of a new shape counts in the choice. To that end the linker puts __wrap_kernel_table_shapes()
  * in the place of the library's function (CMakeLists.txt).
  */
-#include "support.h"
+#include "selection.h"
 
 #include "config/config.h"
-#include "config/kernel_table.h"
-#include "select/select.h"
 
 kernel_shapes_t __real_kernel_table_shapes(const family_t *family, int32_t op, int32_t dtype);
 kernel_shapes_t __wrap_kernel_table_shapes(const family_t *family, int32_t op, int32_t dtype);
@@ -40,11 +38,6 @@ kernel_shapes_t __wrap_kernel_table_shapes(const family_t *family, int32_t op, i
 }
 
 /* ---- Problems between SM90_DECODE and SM90 ---- */
-
-static const device_t hopper = {.number = FLASH_DEVICE_CUDA,
-                                .compute_capability = 90,
-                                .n_multiprocessors = 132,
-                                .shared_memory_per_block = 227 * 1024};
 
 static problem_t chunk(int32_t seqlen_k, int32_t d_head) {
     problem_t problem;
@@ -83,10 +76,6 @@ static int count_decoded_with(const family_t *family, kernel_shape_t shape, int3
     const int count = count_decoded(d_head);
     of_new_row = NULL;
     return count;
-}
-
-static bool has_cuda_kernels(void) {
-    return kernel_table[kernel_table_count - 1].config.arch >= FLASH_ARCH_SM80;
 }
 
 /* Problems of d_head 80 take rows of SM90 for 96 and of SM90_DECODE for 128. A row with fewer
