@@ -204,7 +204,7 @@ class CacheChecks:
         tensors = self.inputs(p)
         options = {**device_options(p), **options}
         kernel = None if config is None else resolve(config)
-        size = workspace_size(Problem(*tensors, **options).args, kernel)
+        size = workspace_size(Problem(*tensors, options).args, kernel)
         options["config"] = config
         expected = flashattn.flash_attn_varlen_func(*tensors, **options)
         for offset in offsets:

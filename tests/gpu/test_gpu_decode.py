@@ -40,7 +40,7 @@ def test_two_streams_with_workspaces_of_their_own() -> None:
 def test_workspace_is_small_whatever_the_lengths_are() -> None:
     q = torch.empty(256, 1, 32, 128, dtype=torch.bfloat16, device="cuda")
     k = torch.empty(1, 1, 8, 128, dtype=torch.bfloat16, device="cuda").expand(256, 100_000, 8, 128)
-    args = Problem(q, k, k, seqused_k=lengths((0,) * 256)).args
+    args = Problem(q, k, k, {"seqused_k": lengths((0,) * 256)}).args
     assert 0 < workspace_size(args, None) <= 3_000_000
 
 

@@ -144,7 +144,7 @@ def test_graph_replays_with_other_values_and_lengths(row: flashattn.Kernel) -> N
 
 
 def _prepare(tensors: list, options: dict, config: flashattn.Config) -> None:
-    problem = Problem(*tensors, **options)
+    problem = Problem(*tensors, options)
     check_status(library().flash_prepare(problem.args, flashattn.config.row(config)))
 
 

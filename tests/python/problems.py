@@ -185,7 +185,7 @@ def _shape_values(values: str, q: np.ndarray, k: np.ndarray) -> None:
 
 def workspace_size(p: AttentionProblem, config: str | None = None) -> int:
     """Returns the bytes that the library asks for, whatever the inputs hold."""
-    return _workspace_size(CallArguments(*_zeros(p), **p.call_options()), config)
+    return _workspace_size(CallArguments(*_zeros(p), p.call_options()), config)
 
 
 def _zeros(p: AttentionProblem) -> list[np.ndarray]:
@@ -211,7 +211,7 @@ def _make_call(
 ) -> tuple[CallArguments, Guarded, Guarded]:
     """Makes the call, and the memory for O and LSE. options: more keywords."""
     arrays = {**_lengths(p), **_sinks(p), **(options or {})}
-    call = CallArguments(*inputs, **{**p.call_options(), **arrays})
+    call = CallArguments(*inputs, {**p.call_options(), **arrays})
     o = Guarded(call.o_shape, dtype_of(p.types[2]), p.layouts[3])
     lse = Guarded(call.lse_shape, np.float32, _lse_layout(p))
     call.set_output(o.array, lse.array)

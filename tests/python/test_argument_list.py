@@ -101,8 +101,8 @@ def test_functions_for_all_arrays_pass_all_on(name: str, monkeypatch: pytest.Mon
     class Seen(Exception):
         pass
 
-    def take(**given: Any) -> None:
-        raise Seen(given)
+    def take(q: Any, k: Any, v: Any, options: dict[str, Any]) -> None:
+        raise Seen({"q": q, "k": k, "v": v, **options})
 
     monkeypatch.setattr(_attention, "Problem", take)
     function = getattr(flashattn, name)
@@ -152,6 +152,42 @@ def test_functions_for_torch_put_each_argument_into_its_place(
     assert set(found) - set(values) == (
         set(_argument_list.names_of("ragged")) if name == "flash_attn_func" else set()
     )
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_for_torch_pass_on_an_argument_that_is_given_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    from flashattn import torch_ops
+    from flashattn._torch import call, extension
+
+    given: list[tuple] = []
+    monkeypatch.setattr(extension, "forward", lambda *arguments: given.append(arguments) or given)
+    monkeypatch.setattr(torch_ops, "_noted", lambda *_: None)
+    least = dict.fromkeys(REQUIRED if name == "flash_attn_varlen_func" else ())
+    for argument in FUNCTIONS[name]:
+        value = (object(), object()) if argument.name == "window_size" else object()
+        getattr(torch_ops, name)(None, None, None, **{**least, argument.name: value})
+        found = call.named(given.pop())
+        found["window_size"] = found.pop("window_left"), found.pop("window_right")
+        assert found[argument.name] == value, argument.name
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_plain_call_leaves_the_last_arguments_out(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each argument that every call passes on costs it time."""
+    pytest.importorskip("torch")
+    from flashattn import torch_ops
+    from flashattn._torch import call, extension
+
+    given: list[tuple] = []
+    monkeypatch.setattr(extension, "forward", lambda *arguments: given.append(arguments) or given)
+    least = dict.fromkeys(REQUIRED if name == "flash_attn_varlen_func" else ())
+    getattr(torch_ops, name)(None, None, None, **least)
+    assert len(given.pop()) == call.N_FIRST
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

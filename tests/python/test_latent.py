@@ -361,7 +361,7 @@ SPOILED = {
 def test_the_library_refuses(name: str) -> None:
     p = PROBLEMS["decode"]
     inputs = make_inputs(p)
-    call = CallArguments(*inputs, **p.call_options())
+    call = CallArguments(*inputs, p.call_options())
     o = Guarded(call.o_shape, np.float32)
     call.set_output(o.array, None)
     memory = np.zeros(1 << 24, np.uint8)

@@ -35,7 +35,7 @@ PROBLEMS = [
 
 
 def run_with_huge_strides(p: AttentionProblem, inputs: list[np.ndarray], config: str) -> np.ndarray:
-    call = CallArguments(*inputs, **p.call_options())
+    call = CallArguments(*inputs, p.call_options())
     o = Guarded(call.o_shape, inputs[0].dtype)
     lse = Guarded(call.lse_shape, np.float32)
     call.set_output(o.array, lse.array)

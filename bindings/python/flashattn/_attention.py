@@ -308,7 +308,7 @@ def select_config(q: Any, k: Any, v: Any, **options: Any) -> Selection:
     problem. Only sizes and types are looked at: np.broadcast_to(np.zeros(d_head, dtype), shape),
     which takes no memory, will do.
     """
-    problem = Problem(q, k, v, **options)
+    problem = Problem(q, k, v, options)
     kernel = ctypes.c_void_p()
     reason = ctypes.create_string_buffer(_REASON_SIZE)
     check(library().flash_select_kernel(problem.args, kernel, reason, len(reason)))
@@ -320,7 +320,7 @@ def query_support(q: Any, k: Any, v: Any, *, config: ConfigLike = None, **option
 
     Raises what that call would raise for shapes and types that do not fit each other.
     """
-    problem = Problem(q, k, v, **options)
+    problem = Problem(q, k, v, options)
     try:
         kernel = _config.resolve(config)
     except FlashAttnLookupError as error:
@@ -333,10 +333,10 @@ def query_support(q: Any, k: Any, v: Any, *, config: ConfigLike = None, **option
 def _attend(given: dict[str, Any]) -> Any:
     """Computes attention for the arguments of flash_attn_func or flash_attn_varlen_func, all of
     them."""
-    q, out, lse = given["q"], given.pop("out"), given.pop("lse")
-    return_lse = given.pop("return_lse")
-    workspace, config = given.pop("workspace"), given.pop("config")
-    problem = Problem(**given)
+    take = given.pop
+    q, out, lse, return_lse = take("q"), take("out"), take("lse"), take("return_lse")
+    workspace, config = take("workspace"), take("config")
+    problem = Problem(q, take("k"), take("v"), given)
     if out is None:
         out = _tensor.empty(q, problem.device, problem.o_shape, problem.o_dtype, "out")
     if lse is None and return_lse:
@@ -351,11 +351,19 @@ def _launch(problem: Problem, kernel: int | None, like: Any, workspace: Any) -> 
     size = workspace_size(args, kernel)
     if not size:
         check(library().flash_forward(args, kernel, problem.stream))
-        return
-    with device_workspace(problem, size, like, workspace) as (address, n_bytes):
-        args.workspace = address
-        args.workspace_size = n_bytes
-        check(library().flash_forward(args, kernel, problem.stream))
+    elif problem.device == _abi.FLASH_DEVICE_CPU:  # without device_workspace(), which takes longer
+        with _workspace.lent(size) as memory:
+            _launch_with(args, kernel, problem.stream, memory.ctypes.data, memory.nbytes)
+    else:
+        with device_workspace(problem, size, like, workspace) as (address, n_bytes):
+            _launch_with(args, kernel, problem.stream, address, n_bytes)
+
+
+def _launch_with(
+    args: _abi.flash_forward_args_t, kernel: int | None, stream: int, address: int, n_bytes: int
+) -> None:
+    args.workspace, args.workspace_size = address, n_bytes
+    check(library().flash_forward(args, kernel, stream))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 from . import _abi, _argument_list, _numbers, _stream, _tensor, latent
@@ -28,9 +29,9 @@ class Problem:
     stream the CUDA stream of the call. The views keep the caller's arrays alive.
     """
 
-    def __init__(self, q: Any, k: Any, v: Any, **options: Any) -> None:
-        """Takes the keywords of flash_attn_func and flash_attn_varlen_func that describe a problem,
-        any of them. Raises TypeError for others."""
+    def __init__(self, q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> None:
+        """Takes those keywords of flash_attn_func and flash_attn_varlen_func that describe a
+        problem, any of them. Raises TypeError for others."""
         given = _argument_list.complete(options)
         _tensor.check_dtype_name("out_dtype", given["out_dtype"])
         _tensor.check_kv_dtype(given["kv_dtype"])
@@ -149,7 +150,7 @@ class Problem:
 
     def _set_window(self, window_size: tuple[int, int]) -> None:
         try:
-            left, right = (operator.index(side) for side in window_size)
+            left, right = map(operator.index, window_size)
         except (TypeError, ValueError):
             raise ValueError(
                 f"window_size is {window_size!r}: not a pair of integers (left, right), -1 for an "

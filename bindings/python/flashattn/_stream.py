@@ -11,6 +11,8 @@ import functools
 import sys
 from typing import Any
 
+import numpy as np
+
 DEFAULT = 0
 _LEGACY_DEFAULT = 1  # the array interface's name for the default stream
 
@@ -43,9 +45,9 @@ _OF_TENSORS = ("data_ptr", "stride", "new_empty", "requires_grad")
 
 def is_torch(array: Any) -> bool:
     """Returns whether `array` is a torch tensor, by duck type: importing torch takes seconds."""
-    return "torch" in sys.modules and (
-        _is_tensor_type(type(array)) or all(hasattr(array, name) for name in _OF_TENSORS)
-    )
+    if isinstance(array, np.ndarray) or "torch" not in sys.modules:
+        return False
+    return _is_tensor_type(type(array)) or all(hasattr(array, name) for name in _OF_TENSORS)
 
 
 @functools.lru_cache(maxsize=64)
@@ -56,6 +58,8 @@ def _is_tensor_type(kind: type) -> bool:
 
 def _of_array(array: Any) -> int | None:
     """Returns the stream that an array names; None if it names none."""
+    if isinstance(array, np.ndarray):
+        return None
     if is_torch(array):
         if array.device.type != "cuda":
             return None

@@ -431,18 +431,20 @@ def _interface_dtype(array: Any, name: str, typestr: str) -> str:
 def _element_strides(
     shape: Sequence[int], byte_strides: Sequence[int], item_size: int, name: str
 ) -> tuple[int, ...]:
+    strides = []
     for length, stride in zip(shape, byte_strides):
         if length > 1 and stride % item_size:
             raise ValueError(
                 f"{name} has a stride of {stride} bytes, no multiple of its elements' {item_size}"
             )
-    return _drop_unused(shape, [stride // item_size for stride in byte_strides])
+        strides.append(stride // item_size if length > 1 else 0)  # as in _drop_unused()
+    return tuple(strides)
 
 
 def _drop_unused(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
     """Returns strides with 0 along axes of at most one element. They mean nothing there, but array
     libraries leave odd values, negative ones included, that the C API would refuse."""
-    return tuple(stride if length > 1 else 0 for length, stride in zip(shape, strides))
+    return tuple([stride if length > 1 else 0 for length, stride in zip(shape, strides)])
 
 
 def _int32_array(values: Sequence[Any], name: str) -> np.ndarray:

@@ -36,6 +36,7 @@ __all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_combine", "flash_
 
 _ops = torch.ops.flashattn
 _RAGGED, _K_DESCALE, _V_DESCALE = (PLACES[x] for x in ("ragged", "k_descale", "v_descale"))
+_ZERO = 0
 
 
 def flash_attn_func(
@@ -85,8 +86,9 @@ def flash_attn_func(
     call = (
         q, k, v, out, lse, return_lse, out_dtype, None, pages, bias, softmax_scale, causal, left,
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
-        attention_chunk, leftpad_k, n_multiprocessors,
     )  # fmt: skip
+    if not (attention_chunk is n_multiprocessors is _ZERO and leftpad_k is None):
+        call += attention_chunk, leftpad_k, n_multiprocessors
     if extension.forward and not direct.is_compiled():
         found = extension.forward(*call)
         if found is not None:
@@ -144,8 +146,9 @@ def flash_attn_varlen_func(
     call = (
         q, k, v, out, lse, return_lse, out_dtype, ragged, pages, bias, softmax_scale, causal, left,
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
-        attention_chunk, leftpad_k, n_multiprocessors,
     )  # fmt: skip
+    if not (attention_chunk is n_multiprocessors is _ZERO and leftpad_k is None):
+        call += attention_chunk, leftpad_k, n_multiprocessors
     if extension.forward and not direct.is_compiled():
         found = extension.forward(*call)
         if found is not None:
@@ -249,8 +252,7 @@ def flash_kv_append(
 
 def _noted(found: Any, *written: Tensor | None) -> Any:
     """Returns what the extension found, after it has written to these."""
-    if not written[0] is written[1] is None:
-        note_written(*written)
+    note_written(*written)
     return found
 
 
@@ -267,9 +269,9 @@ def _attend(operator: str, call: Call) -> Any:
     return _record(operator, arguments, (out, lse, return_lse, out_dtype))
 
 
-def _results(results: tuple[Tensor, Tensor | None], *written: Tensor | None) -> Any:
-    if not written[0] is written[1] is None:
-        note_written(*written)
+def _results(results: tuple[Tensor, Tensor | None], out: Tensor | None, lse: Tensor | None) -> Any:
+    if not out is lse is None:
+        note_written(out, lse)
     return results[0] if results[1] is None else results
 
 

@@ -41,7 +41,7 @@ def measure(
     and LookupError.
     """
     count = _numbers.int32("n_launches", n_launches)
-    problem = Problem(q, k, v, **options)
+    problem = Problem(q, k, v, options)
     problem.set_output(out, None)
     rows = [_config.row(config) for config in configs]
     sizes = [_attention.workspace_size(problem.args, row) for row in rows]
@@ -67,7 +67,7 @@ def tuning_line(
     Raises NotImplementedError (a problem that follows no results: arrays of the CPU,
     batch_invariant; or one that config does not serve), LookupError, ValueError.
     """
-    problem = Problem(q, k, v, **options)
+    problem = Problem(q, k, v, options)
     text = ctypes.create_string_buffer(_abi.FLASH_TUNING_TEXT_SIZE)
     kernel = _config.row(config)
     check(library().flash_tuning_format(problem.args, kernel, seconds, text, len(text)))

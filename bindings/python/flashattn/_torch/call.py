@@ -11,7 +11,8 @@ from .. import _abi
 from .._argument_list import ATTENTION, FLAG, MEMBERS, OUTPUTS, WINDOW, Argument, names_of
 
 # Call holds q, k, v, the outputs, the groups, and the other arguments of ATTENTION, in that order,
-# the two numbers of a window apart. A group is a tuple; most calls have None in its place.
+# the two numbers of a window apart. A group is a tuple; most calls have None in its place. The last
+# arguments, those behind the first N_FIRST, are left out where all of them have their defaults.
 Call = tuple[Any, ...]
 GROUPS = {group: names_of(group) for group in ("ragged", "pages", "bias")}
 
@@ -34,6 +35,7 @@ _AT_GROUPS = 3 + len(OUTPUTS)
 NAMES = ("q", "k", "v", *(name for name, _ in _OPTIONS))
 NAMES = (*NAMES[:_AT_GROUPS], *GROUPS, *NAMES[_AT_GROUPS:])
 PLACES = {name: place for place, name in enumerate(NAMES)}
+N_FIRST = PLACES["seqused_k"] + 1
 DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(name for names in GROUPS.values() for name in names),
     **dict(_OPTIONS),
@@ -42,9 +44,9 @@ DEFAULTS: dict[str, Any] = {
 
 def named(call: Call) -> dict[str, Any]:
     """Returns all arguments of a call by their names."""
-    given = dict(zip(NAMES, call))
+    given = {**DEFAULTS, **dict(zip(NAMES, call))}
     for group, names in GROUPS.items():
-        given.update(zip(names, given.pop(group) or (None,) * len(names)))
+        given.update(zip(names, given.pop(group) or ()))
     return given
 
 

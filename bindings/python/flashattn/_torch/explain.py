@@ -77,11 +77,10 @@ def _refuse_forward(call: Call) -> None:
     given = named(call)
     foreign.require(**{name: given[name] for name in ("q", "k", "v")})
     foreign.refuse(**{name: given[name] for name in ("out", "lse", *ARRAYS)})
-    q, out, lse = given["q"], given.pop("out"), given.pop("lse")
-    del given["return_lse"]
+    q, k, v, out, lse, _ = (given.pop(x) for x in ("q", "k", "v", "out", "lse", "return_lse"))
     given["window_size"] = given.pop("window_left"), given.pop("window_right")
     given["out_dtype"] = _name(given["out_dtype"])
-    problem = _problem.Problem(**given)
+    problem = _problem.Problem(q, k, v, given)
     if out is not None or lse is not None:
         problem.set_output(q.new_empty(problem.o_shape) if out is None else out, lse)
 

@@ -8,7 +8,6 @@ or another exception. Only then explain.py finds the message.
 from __future__ import annotations
 
 import math
-from operator import is_not
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from .._argument_list import FLAG, LENGTHS, MEMBERS
 from .._bias import Sizes
 from . import explain, placement, structs
 from .arguments import Outputs, Pages, Unsound
-from .call import PLACES, Call
+from .call import N_FIRST, PLACES, Call
 from .frame import ForwardFrame
 
 DTYPES = {
@@ -42,9 +41,7 @@ _NO_WORKSPACE = (0, 0)
 _NO_BIAS = (0, 0, 0)
 # The last arguments of a call are read alike, by their kinds: those whose members follow d_head_v,
 # in the order of the members, and flags.
-_N_READ = PLACES["seqused_k"] + 1
-_LAST = [argument for argument in MEMBERS if PLACES[argument.name] >= _N_READ]
-_NO_LAST = tuple(argument.default for argument in _LAST)
+_LAST = [argument for argument in MEMBERS if PLACES[argument.name] >= N_FIRST]
 _NO_MEMBERS = [argument.default or 0 for argument in _LAST if argument.kind is not FLAG]
 _frames: list[ForwardFrame] = []
 
@@ -74,11 +71,11 @@ def _forward(frame: ForwardFrame, call: Call) -> tuple[Tensor, Tensor | None]:
     """Does what forward() does, with a frame that no other call uses. Most calls are padded and
     have a new O alone: what these need is written out here, since each function would add some
     hundredths to the call's time."""
+    last = call[N_FIRST:]
     (
         q, k, v, out, lse, return_lse, out_dtype, ragged, pages, bias, softmax_scale, causal, left,
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
-    ) = call[:_N_READ]  # fmt: skip
-    last = call[_N_READ:]
+    ) = call[:N_FIRST] if last else call  # fmt: skip
     if _records_gradients() and (q.requires_grad or k.requires_grad or v.requires_grad):
         raise Unsound
     index = q.get_device()
@@ -154,7 +151,7 @@ def _forward(frame: ForwardFrame, call: Call) -> tuple[Tensor, Tensor | None]:
     if softcap and not _ROUNDS_TO_ZERO < softcap <= _FLOAT32_MAX:
         softcap = _beyond_float32(softcap)
     members = _NO_MEMBERS
-    if any(map(is_not, last, _NO_LAST)):
+    if last:
         more_flags, members = _last(last, batch, index)
         flags |= more_flags
     device, workspace = (_CPU, frame.workspace) if index < 0 else (_CUDA + index, _NO_WORKSPACE)

@@ -76,13 +76,20 @@ def call_maker(operator: str) -> Callable[..., Call]:
         return lambda all_given: None
 
     ragged, pages, bias = map(take_group, call.GROUPS.values())
-    others = take(name for name in call.NAMES if name not in call.GROUPS)
     first = call.PLACES["ragged"]
+    end = first + len(call.GROUPS)
+    take_all, take_first = take(call.NAMES), take(call.NAMES[: call.N_FIRST])
+    # A call with more arguments than n_plain may have a group, with more than n_first the last ones.
+    n_plain = min(names.index(x) for x in names if any(x in y for y in call.GROUPS.values()))
+    n_first = names.index(call.NAMES[call.N_FIRST])
 
     def make(arguments: tuple, *outputs: Any) -> Call:
-        x = (*arguments, *defaults[len(arguments) :], *outputs, None)
-        plain = others(x)
-        return (*plain[:first], ragged(x), pages(x), bias(x), *plain[first:])
+        n_given = len(arguments)
+        x = (*arguments, *defaults[n_given:], *outputs, None)
+        made = take_all(x) if n_given > n_first else take_first(x)
+        if n_given <= n_plain:
+            return made
+        return (*made[:first], ragged(x), pages(x), bias(x), *made[end:])
 
     return make
 
