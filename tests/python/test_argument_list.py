@@ -11,7 +11,15 @@ from typing import Any
 import flashattn
 import pytest
 from flashattn import _abi, _argument_list, _attention, _problem
-from flashattn._argument_list import ATTENTION, FLAG, FOR_ALL_ARRAYS, LENGTHS, MEMBERS, OUTPUTS
+from flashattn._argument_list import (
+    APPEND,
+    ATTENTION,
+    FLAG,
+    FOR_ALL_ARRAYS,
+    LENGTHS,
+    MEMBERS,
+    OUTPUTS,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 BINDINGS = ROOT / "bindings" / "python"
@@ -125,6 +133,76 @@ def test_an_argument_is_named_in_as_many_files_as_the_page_says(name: str) -> No
 def test_what_is_no_argument_is_refused() -> None:
     with pytest.raises(TypeError, match="'casual' is no argument"):
         flashattn.select_config(None, None, None, casual=True)
+
+
+# ---- The call that writes to a cache ----
+
+
+def _options_of_append(function: Any) -> dict[str, tuple[Any, str]]:
+    parameters = list(inspect.signature(function).parameters.values())
+    assert [x.name for x in parameters[:4]] == ["k_new", "v_new", "k_cache", "v_cache"]
+    assert all(x.kind is x.KEYWORD_ONLY for x in parameters[4:])
+    return {x.name: (x.default, x.annotation) for x in parameters[4:]}
+
+
+def test_functions_that_append_have_the_list() -> None:
+    options = _options_of_append(flashattn.flash_kv_append)
+    assert options.pop("kv_dtype") == FOR_ALL_ARRAYS["kv_dtype"]
+    expected = {x.name: (x.default, "Any" if x.kind.is_array else "bool") for x in APPEND}
+    assert options == expected and list(options) == list(expected)
+    for name in (*options, "kv_dtype"):
+        assert re.search(rf"\b{name}\b", flashattn.flash_kv_append.__doc__ or ""), name
+
+
+def test_functions_for_torch_that_append_have_the_list() -> None:
+    pytest.importorskip("torch")
+    from flashattn import torch_ops
+
+    expected = {x.name: (x.default, x.kind.annotation) for x in APPEND}
+    assert _options_of_append(torch_ops.flash_kv_append) == expected
+
+
+def test_the_operator_that_appends_keeps_its_order() -> None:
+    """Programs and saved graphs name arguments by their places."""
+    torch = pytest.importorskip("torch")
+    import flashattn.torch_ops  # noqa: F401
+
+    schema = torch.ops.flashattn.kv_append.default._schema
+    known = (
+        "(Tensor k_new, Tensor? v_new, Tensor(a!) k_cache, Tensor(b!)? v_cache, "
+        "Tensor? seqused_k=None, Tensor(c!)? seqused_k_out=None, Tensor? slot_mapping=None, "
+        "Tensor? cu_seqlens_new=None, Tensor? page_table=None, Tensor? v_page_table=None, "
+        "Tensor? page_indptr=None, Tensor? page_rows=None, Tensor? k_descale=None, "
+        "Tensor? v_descale=None, Tensor? q=None, Tensor(d!)? q_out=None, "
+        "Tensor? cu_seqlens_q=None, Tensor? rotary_cos=None, Tensor? rotary_sin=None, "
+        "bool rotary_interleaved=False, Tensor? rotary_positions=None, "
+        "Tensor? rotary_start=None, bool rotary_q_at_start=False"
+    )
+    assert str(schema).startswith(f"flashattn::kv_append{known}")
+
+
+def test_torch_passes_on_what_it_appends_in_the_order_of_the_operator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch")
+    from flashattn import torch_ops
+    from flashattn._torch import extension, schemas
+
+    given: list[tuple] = []
+    monkeypatch.setattr(extension, "append", lambda *arguments: given.append(arguments) or True)
+    monkeypatch.setattr(torch_ops, "note_written", lambda *_: None)
+    values = {name: object() for name in schemas.NAMES_OF_APPEND}
+    tokens = [values[name] for name in schemas.NAMES_OF_APPEND[:4]]
+    torch_ops.flash_kv_append(*tokens, **{x.name: values[x.name] for x in APPEND})
+    assert given == [tuple(values.values())]
+
+
+def test_the_extension_has_the_places_of_what_is_appended() -> None:
+    source = (BINDINGS / "extension" / "append.c").read_text()
+    places = re.search(r"enum \{([^}]*)N_ARGUMENTS\s*\}", source)
+    assert places is not None
+    names = ["k_new", "v_new", "k_cache", "v_cache", *(x.name for x in APPEND)]
+    assert re.findall(r"\w+", places.group(1)) == [name.upper() for name in names]
 
 
 # ---- torch ----

@@ -6,7 +6,7 @@
 #include "numbers.h"
 #include "tensor.h"
 
-/* The arguments of append(), by their places. */
+/* The arguments of append(), by their places: those of the operator, in their order. */
 enum {
     K_NEW,
     V_NEW,
@@ -159,11 +159,17 @@ static bool read_queries(call_t *c) {
                              &args->cu_seqlens_q);
 }
 
+static bool has_no_rotary_options(const call_t *c) {
+    PyObject *const *a = c->arguments;
+    return a[ROTARY_INTERLEAVED] == Py_False && a[ROTARY_Q_AT_START] == Py_False &&
+           !is_given(c, ROTARY_POSITIONS) && !is_given(c, ROTARY_START);
+}
+
 static bool read_rotary(call_t *c) {
     tensor_t cos, sin;
     flash_rotary_t *rotary = &c->rotary;
     if (!is_given(c, ROTARY_COS) && !is_given(c, ROTARY_SIN))
-        return true;
+        return has_no_rotary_options(c);
     if (!read_at(c, ROTARY_COS, &cos) || !read_at(c, ROTARY_SIN, &sin) || cos.n_axes != 2 ||
         cos.device != c->k_new.device || !have_one_shape(&cos, &sin) || cos.dtype != sin.dtype ||
         cos.strides[0] != sin.strides[0] || cos.strides[1] != sin.strides[1] ||

@@ -1,5 +1,6 @@
-"""This module lists the arguments of attention once, for all that pass them on: the functions for
-all arrays, torch's operators, what these call, and the extension.
+"""This module lists the arguments of attention, and of the call that writes to a cache, once for all
+that pass them on: the functions for all arrays, torch's operators, what these call, and the
+extension.
 
 The public functions have their arguments in `def` lines and docstrings of their own, where editors
 and help() find them; tests/python/test_argument_list.py holds those to this list.
@@ -30,10 +31,12 @@ class Kind(NamedTuple):
 
     @property
     def is_array(self) -> bool:
-        return self.schema == "Tensor?"
+        return self.schema.startswith("Tensor")
 
 
 ARRAY = Kind("Tensor?", "Tensor | None")
+WRITTEN = Kind("Tensor(!)?", "Tensor | None")
+TOKENS = Kind("Tensor?", "Tensor | None")  # int64, one for each new token
 FACTORS = Kind("Tensor?", "Tensor | float | None")
 LENGTHS = Kind("Tensor?", "Tensor | None", "p")  # [batch] int32
 BOUND = Kind("SymInt?", "int | None")
@@ -99,7 +102,26 @@ FOR_ALL_ARRAYS = {
     "config": (None, "ConfigLike"),
 }
 
+# The arguments of flash_kv_append, behind k_new, v_new, k_cache and v_cache.
+APPEND = (
+    Argument("seqused_k", LENGTHS, None, "places"),
+    Argument("seqused_k_out", WRITTEN, None, "places"),
+    Argument("slot_mapping", TOKENS, None, "places"),
+    Argument("cu_seqlens_new", ARRAY, None, "ragged"),
+    *(argument for argument in ATTENTION if argument.group in ("pages", "scales")),
+    Argument("q", ARRAY, None, "queries"),
+    Argument("q_out", WRITTEN, None, "queries"),
+    Argument("cu_seqlens_q", ARRAY, None, "queries"),
+    Argument("rotary_cos", ARRAY, None, "rotary"),
+    Argument("rotary_sin", ARRAY, None, "rotary"),
+    Argument("rotary_interleaved", FLAG, False, "rotary"),
+    Argument("rotary_positions", TOKENS, None, "rotary"),
+    Argument("rotary_start", LENGTHS, None, "rotary"),
+    Argument("rotary_q_at_start", FLAG, False, "rotary"),
+)
+
 ARRAYS = tuple(argument.name for argument in ATTENTION if argument.kind.is_array)
+ARRAYS_OF_APPEND = tuple(argument.name for argument in APPEND if argument.kind.is_array)
 # MEMBERS holds those that are read into a member of their own, or into a flag.
 MEMBERS = tuple(argument for argument in ATTENTION if argument.kind.member)
 _OF_A_PROBLEM = {

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ._torch import append_operator, direct, extension, foreign, schemas
 from ._torch.append import append
-from ._torch.arguments import Outputs, pages_of, queries_of, scales_of
+from ._torch.arguments import Outputs
 from ._torch.call import PLACES, Call, named
 from ._torch.combine import combine
 from ._torch.forward import forward, lse_shape
@@ -36,6 +36,7 @@ __all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_combine", "flash_
 
 _ops = torch.ops.flashattn
 _RAGGED, _K_DESCALE, _V_DESCALE = (PLACES[x] for x in ("ragged", "k_descale", "v_descale"))
+_AT_SCALES = schemas.NAMES_OF_APPEND.index("k_descale")
 _ZERO = 0
 
 
@@ -209,44 +210,26 @@ def flash_kv_append(
     of k_new. A new q_out is contiguous. Where torch records operators, it records
     flashattn::kv_append, which writes to k_cache, v_cache, seqused_k_out and q_out.
     """
-    tensors = k_new, v_new, k_cache, v_cache, q
     if q is not None and q_out is None and _shape_of(q):
         q_out = torch.empty(*q.shape, dtype=q.dtype, device=q.device)
-    if extension.append and not direct.is_compiled():
-        is_done = extension.append(
-            k_new, v_new, k_cache, v_cache, seqused_k, seqused_k_out, slot_mapping, cu_seqlens_new,
-            page_table, v_page_table, page_indptr, page_rows, k_descale, v_descale, q, q_out,
-            cu_seqlens_q, rotary_cos, rotary_sin, rotary_interleaved, rotary_positions,
-            rotary_start, rotary_q_at_start,
-        )  # fmt: skip
-        if is_done:
-            note_written(k_cache, v_cache, seqused_k_out, q_out)
-            return q_out
-    if k_descale is not None or v_descale is not None:
-        k_descale, v_descale = _scales_of(k_descale, v_descale, k_new, cu_seqlens_new, k_new)
-    places = seqused_k, seqused_k_out, slot_mapping
-    pages = page_table, v_page_table, page_indptr, page_rows
-    scales = k_descale, v_descale
-    queries = q, q_out, cu_seqlens_q
-    rotary = (
-        rotary_cos, rotary_sin, rotary_interleaved, rotary_positions, rotary_start,
+    call = (
+        k_new, v_new, k_cache, v_cache, seqused_k, seqused_k_out, slot_mapping, cu_seqlens_new,
+        page_table, v_page_table, page_indptr, page_rows, k_descale, v_descale, q, q_out,
+        cu_seqlens_q, rotary_cos, rotary_sin, rotary_interleaved, rotary_positions, rotary_start,
         rotary_q_at_start,
     )  # fmt: skip
-    if direct.is_possible_with(*tensors, q_out):
-        append(
-            *tensors[:4],
-            cu_seqlens_new,
-            places,
-            pages_of(*pages),
-            scales_of(*scales),
-            queries_of(*queries),
-            None if rotary_cos is rotary_sin is None else rotary,
-        )
+    if extension.append and not direct.is_compiled() and extension.append(*call):
         note_written(k_cache, v_cache, seqused_k_out, q_out)
         return q_out
-    arguments = *tensors[:4], *places, cu_seqlens_new, *pages, *scales, *queries, *rotary
-    foreign.refuse_in(arguments, append_operator.TENSORS, ("k_new", "k_cache"))
-    append_operator.OPERATOR(*arguments)
+    if k_descale is not None or v_descale is not None:
+        scales = _scales_of(k_descale, v_descale, k_new, cu_seqlens_new, k_new)
+        call = (*call[:_AT_SCALES], *scales, *call[_AT_SCALES + 2 :])
+    if direct.is_possible_with(k_new, v_new, k_cache, v_cache, q, q_out):
+        append(call)
+        note_written(k_cache, v_cache, seqused_k_out, q_out)
+        return q_out
+    foreign.refuse_in(call, append_operator.TENSORS, ("k_new", "k_cache"))
+    append_operator.OPERATOR(*call)
     return q_out
 
 

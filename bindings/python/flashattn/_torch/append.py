@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,32 +11,21 @@ from torch import Tensor
 from .. import _abi
 from .._library import check
 from . import explain, placement, structs
-from .arguments import Pages, Places, Queries, Rotary, Scales, Unsound
+from .arguments import Unsound
+from .call import Call
 from .forward import DTYPES, tensor_members
 from .frame import AppendFrame, raw_stream
 
 _NO_TENSOR = (0, 0, 0, 0, 0)
-_NO_PAGES: Pages = (None, None, None, None)
 _SIZE = structs.APPEND.size
 _pack = structs.APPEND.pack_into
 _records_gradients = torch.is_grad_enabled
 _frames: list[AppendFrame] = []
 
 
-def append(
-    k_new: Tensor,
-    v_new: Tensor | None,
-    k: Tensor,
-    v: Tensor | None,
-    cu_new: Tensor | None,
-    places: Places,
-    pages: Pages | None = None,
-    scales: Scales | None = None,
-    queries: Queries | None = None,
-    rotary: Rotary | None = None,
-) -> None:
+def append(call: Call) -> None:
     """Does what flashattn.flash_kv_append does, and raises as it does; queries go to the caller's
-    q_out. cu_new is its argument cu_seqlens_new.
+    q_out. The call has all arguments of the operator kv_append, in their order.
 
     On the CPU the call returns when everything is written. On a CUDA device it is enqueued on
     torch's current stream of that device, and allocates nothing.
@@ -46,31 +36,22 @@ def append(
         except IndexError:
             frame = AppendFrame()
         try:
-            _append(frame, k_new, v_new, k, v, cu_new, places, pages, scales, queries, rotary)
+            _append(frame, call)
         finally:
             _frames.append(frame)
         return
     except Exception:
         pass  # nothing was written, and explain.append() does it, or raises what a caller can use
-    explain.append(k_new, v_new, k, v, cu_new, places, pages, scales, queries, rotary)
+    explain.append(call)
 
 
-def _append(
-    frame: AppendFrame,
-    k_new: Tensor,
-    v_new: Tensor | None,
-    k: Tensor,
-    v: Tensor | None,
-    cu_new: Tensor | None,
-    places: Places,
-    pages: Pages | None,
-    scales: Scales | None,
-    queries: Queries | None,
-    rotary: Rotary | None,
-) -> None:
+def _append(frame: AppendFrame, call: Call) -> None:
     """Does what append() does, with a frame that no other call uses."""
+    (
+        k_new, v_new, k, v, used, used_after, slots, cu_new, page_table, v_page_table, page_indptr,
+        page_rows, k_descale, v_descale, q, q_out, cu_seqlens_q, cos, sin, *of_rotary,
+    ) = call  # fmt: skip
     index = k_new.get_device()
-    used, used_after, slots = places
     is_flat = cu_new is not None or (slots is not None and k_new.dim() == 3)
     if is_flat:
         seqlen_new, n_heads_kv, d_head = k_new.shape
@@ -91,28 +72,29 @@ def _append(
         _check_v(v_new, v, k_new, k, index)
         of_v_new, of_v = tensor_members(v_new, is_flat), tensor_members(v, 0)
     paging = 0
-    if pages is not None or slots is not None:
-        seqlen_k = placement.pages(frame, k, pages or _NO_PAGES, batch, index)
+    if not slots is page_table is v_page_table is page_indptr is page_rows is None:
+        pages = page_table, v_page_table, page_indptr, page_rows
+        seqlen_k = placement.pages(frame, k, pages, batch, index)
         paging = frame.paging_address
     elif cache_batch != batch:
         raise Unsound
     of_q = of_q_out = _NO_TENSOR
-    cu_q = seqlen_q = n_heads = 0
-    if queries is not None:
-        is_flat_q = queries[2] is not None or (is_flat and cu_new is None)
-        _check_queries(queries, is_flat_q, batch, d_head, index)
-        q, q_out, cu_seqlens_q = queries
-        if cu_seqlens_q is not None and is_flat and cu_new is None:
-            raise Unsound
+    seqlen_q = n_heads = 0
+    if cu_seqlens_q is not None and is_flat and cu_new is None:
+        raise Unsound
+    if not q is q_out is None:
+        is_flat_q = cu_seqlens_q is not None or (is_flat and cu_new is None)
+        _check_queries(q, q_out, is_flat_q, batch, d_head, index)
         of_q, of_q_out = tensor_members(q, is_flat_q), tensor_members(q_out, is_flat_q)
-        cu_q = placement.lengths(cu_seqlens_q, batch + 1, index)
         seqlen_q, n_heads = q.shape[-3], q.shape[-2]
     turns = quant = 0
-    if rotary is not None:
-        _pack_rotary(frame, rotary, batch, n_tokens, index)
+    if not cos is sin is None:
+        _pack_rotary(frame, cos, sin, of_rotary, batch, n_tokens, index)
         turns = frame.rotary_address
-    if scales is not None:
-        placement.scales(frame, scales, batch, n_heads_kv, index)
+    elif any(x is not None and x is not False for x in of_rotary):
+        raise Unsound
+    if k_descale is not None or v_descale is not None:
+        placement.scales(frame, (k_descale, v_descale), batch, n_heads_kv, index)
         quant = frame.quant_address
     _pack(
         frame.memory,
@@ -128,7 +110,7 @@ def _append(
         *of_q,
         *of_q_out,
         placement.lengths(cu_new, batch + 1, index),
-        cu_q,
+        placement.lengths(cu_seqlens_q, batch + 1, index),
         placement.lengths(used, batch, index),
         placement.lengths(used_after, batch, index),
         placement.per_token(slots, n_tokens, index),
@@ -157,8 +139,9 @@ def _check_v(v_new: Tensor | None, v: Tensor | None, k_new: Tensor, k: Tensor, i
         raise Unsound
 
 
-def _check_queries(of: Queries, is_flat: bool, batch: int, d_head: int, index: int) -> None:
-    q, q_out, _ = of
+def _check_queries(
+    q: Tensor, q_out: Tensor, is_flat: bool, batch: int, d_head: int, index: int
+) -> None:
     shape = q.shape
     if q_out.shape != shape or shape[-1] != d_head or (not is_flat and shape[0] != batch):
         raise Unsound
@@ -168,9 +151,18 @@ def _check_queries(of: Queries, is_flat: bool, batch: int, d_head: int, index: i
         raise Unsound
 
 
-def _pack_rotary(frame: AppendFrame, of: Rotary, batch: int, n_tokens: int, index: int) -> None:
-    """Packs flash_rotary_t into the frame."""
-    cos, sin, is_interleaved, positions, start, q_at_start = of
+def _pack_rotary(
+    frame: AppendFrame,
+    cos: Tensor,
+    sin: Tensor,
+    options: list[Any],
+    batch: int,
+    n_tokens: int,
+    index: int,
+) -> None:
+    """Packs flash_rotary_t into the frame. options: is_interleaved, positions, start,
+    q_at_start."""
+    is_interleaved, positions, start, q_at_start = options
     n_positions, n_pairs = cos.shape
     stride, inner = cos.stride()
     if sin.shape != cos.shape or sin.stride() != cos.stride() or sin.dtype is not cos.dtype:

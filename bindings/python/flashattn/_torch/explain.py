@@ -9,10 +9,11 @@ from typing import Any, Callable
 import torch
 
 from .. import _append, _attention, _problem
-from .._argument_list import ARRAYS
+from .._argument_list import ARRAYS, ARRAYS_OF_APPEND
 from . import foreign
-from .arguments import Outputs, Pages, Places, Queries, Rotary, Scales
+from .arguments import Outputs
 from .call import Call, named
+from .schemas import NAMES_OF_APPEND
 
 
 def forward(error: Exception, call: Call) -> Exception:
@@ -26,41 +27,15 @@ def combine(error: Exception, *arguments: Any) -> Exception:
     return _raised_by(_refuse_combine, arguments) or error
 
 
-def append(
-    k_new: Any,
-    v_new: Any,
-    k: Any,
-    v: Any,
-    cu_new: Any,
-    places: Places,
-    pages: Pages | None,
-    scales: Scales | None,
-    queries: Queries | None,
-    rotary: Rotary | None,
-) -> None:
+def append(call: Call) -> None:
     """Makes a call of append() with the function for all arrays, which writes either nothing, and
     raises the exception for the call, or what the call asks for."""
-    q, q_out, cu_seqlens_q = queries or (None, None, None)
-    cos, sin, interleaved, positions, start, q_at_start = rotary or (None, None, False) * 2
-    arrays = {
-        **dict(zip(("seqused_k", "seqused_k_out", "slot_mapping"), places)),
-        **dict(zip(("page_table", "v_page_table", "page_indptr", "page_rows"), pages or ())),
-        **dict(zip(("k_descale", "v_descale"), scales or ())),
-        **{"cu_seqlens_new": cu_new, "q": q, "q_out": q_out, "cu_seqlens_q": cu_seqlens_q},
-        **{"rotary_cos": cos, "rotary_sin": sin},
-        **{"rotary_positions": positions, "rotary_start": start},
-    }
+    given = dict(zip(NAMES_OF_APPEND, call))
+    tokens = [given.pop(name) for name in NAMES_OF_APPEND[:4]]
+    k_new, v_new, k, v = tokens
     foreign.require(k_new=k_new, k_cache=k)
-    foreign.refuse(v_new=v_new, v_cache=v, **arrays)
-    _append.flash_kv_append(
-        k_new,
-        v_new,
-        k,
-        v,
-        rotary_interleaved=interleaved,
-        rotary_q_at_start=q_at_start,
-        **arrays,
-    )
+    foreign.refuse(v_new=v_new, v_cache=v, **{name: given[name] for name in ARRAYS_OF_APPEND})
+    _append.flash_kv_append(*tokens, **given)
 
 
 def _raised_by(refuse: Callable[..., None], arguments: tuple) -> Exception | None:

@@ -1,4 +1,4 @@
-"""This module has the schemas of the operators of attention, and leads their arguments into a call
+"""This module has the schemas of the operators, and leads the arguments of attention's into a call
 and out of one."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any, Callable
 
-from .._argument_list import ATTENTION, OUTPUTS
+from .._argument_list import APPEND, ATTENTION, OUTPUTS, WRITTEN
 from . import call
 from .call import Call
 
@@ -30,7 +30,6 @@ _OTHERS = _optional(*{argument.group for argument in ATTENTION} - {"ragged", "pa
 _WITHOUT_DEFAULTS = tuple(argument.partition("=")[0] for argument in _RAGGED)
 _OTHERS_OF_DECODE = tuple(x for x in _OTHERS if not x.endswith(" seqused_k=None"))
 _OF_DECODE = ("Tensor seqused_k", *_PAGES, _RAGGED[-1], *_OTHERS_OF_DECODE)
-PAGES = ", ".join(_PAGES)
 # ARGUMENTS holds the arguments of each operator, without those for its outputs.
 ARGUMENTS = {
     "fwd": ", ".join((*_QKV, *_OTHERS)),
@@ -38,6 +37,19 @@ ARGUMENTS = {
     "decode": ", ".join((*_QKV, *_OF_DECODE)),
     "combine": "Tensor o_partial, Tensor lse_partial, Tensor? sinks=None",
 }
+
+
+def _arguments_of_append() -> str:
+    """Returns the arguments of kv_append; each tensor that it writes to has a letter of its own."""
+    letters = iter("cdefgh")
+    options = (
+        f"{argument.kind.schema} {argument.name}={argument.default}".replace(
+            "(!)", f"({next(letters)}!)" if argument.kind is WRITTEN else ""
+        )
+        for argument in APPEND
+    )
+    tokens = "Tensor k_new, Tensor? v_new, Tensor(a!) k_cache, Tensor(b!)? v_cache"
+    return ", ".join((tokens, *options))
 
 
 def names_of(arguments: str) -> list[str]:
@@ -56,6 +68,8 @@ def tensors_of(arguments: str) -> list[tuple[int, str]]:
 
 TENSORS = {name: tensors_of(arguments) for name, arguments in ARGUMENTS.items()}
 NAMES = {name: names_of(arguments) for name, arguments in ARGUMENTS.items()}
+ARGUMENTS_OF_APPEND = _arguments_of_append()
+NAMES_OF_APPEND = names_of(ARGUMENTS_OF_APPEND)
 
 
 def call_maker(operator: str) -> Callable[..., Call]:

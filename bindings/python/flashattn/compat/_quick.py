@@ -114,11 +114,11 @@ def _append(
         q_in, q_out = q, torch.empty_like(q)
     _, causal, window, _, chunk = mask
     has_window = window[0] >= 0 or window[1] >= 0
-    at_start = not (causal or has_window or chunk > 0)
+    at_start = cos is not None and not (causal or has_window or chunk > 0)
     after = torch.empty_like(lengths)
     is_done = extension.append(
         k, v, k_cache, v_cache, lengths, after, None, None, table, None, None, None, None, None,
-        q_in, q_out, None, cos, sin, interleaved, None, None, at_start,
+        q_in, q_out, None, cos, sin, cos is not None and bool(interleaved), None, None, at_start,
     )  # fmt: skip
     return (q if q_out is None else q_out, after) if is_done else None
 
