@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from . import _abi, _stream, _tensor, latent
+from . import _abi, _numbers, _stream, _tensor, latent
 from ._library import check, library
 from ._paging import Paging
 from ._quant import Quant
@@ -79,6 +79,8 @@ def flash_kv_append(
     anything is written; in CUDA memory, where the call cannot look, it is not written. Raises as
     flash_attn_func.
     """
+    rotary_interleaved = _numbers.is_true("rotary_interleaved", rotary_interleaved)
+    rotary_q_at_start = _numbers.is_true("rotary_q_at_start", rotary_q_at_start)
     stream = _stream.of_call(k_new=k_new, v_new=v_new, k_cache=k_cache, v_cache=v_cache, q=q)
     if q is not None and q_out is None:
         q_view = _tensor.view(q, "q", stream)
@@ -100,9 +102,10 @@ def flash_kv_append(
         )
     else:
         append.set_rotary(rotary_cos, rotary_sin, rotary_positions, rotary_start)
-        append.rotary.flags = (_abi.FLASH_ROTARY_INTERLEAVED if rotary_interleaved else 0) | (
-            _abi.FLASH_ROTARY_Q_AT_START if rotary_q_at_start else 0
-        )
+        if rotary_interleaved:
+            append.rotary.flags |= _abi.FLASH_ROTARY_INTERLEAVED
+        if rotary_q_at_start:
+            append.rotary.flags |= _abi.FLASH_ROTARY_Q_AT_START
     if k_descale is not None or v_descale is not None:
         append.set_scales(k_descale, v_descale)
     check(library().flash_kv_append(append.args, stream))

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from . import _abi, _stream, _tensor, _workspace
+from . import _abi, _numbers, _stream, _tensor, _workspace
 from . import config as _config
 from ._library import check, library
 from ._problem import Problem
@@ -241,7 +241,7 @@ def flash_combine(
         out = _tensor.empty(
             o_partial, partial.device, partial.shape[1:], dtype or partial.dtype, "out"
         )
-    if lse is None and return_lse:
+    if lse is None and _numbers.is_true("return_lse", return_lse):
         lse = _tensor.empty(o_partial, partial.device, lse_shape, "float32", "lse")
     o = _merged_view(out, partial, dtype, stream)
     merged_lse = None
@@ -339,7 +339,7 @@ def _attend(given: dict[str, Any]) -> Any:
     problem = Problem(q, take("k"), take("v"), given)
     if out is None:
         out = _tensor.empty(q, problem.device, problem.o_shape, problem.o_dtype, "out")
-    if lse is None and return_lse:
+    if lse is None and return_lse is not False and _numbers.is_true("return_lse", return_lse):
         lse = _tensor.empty(q, problem.device, problem.lse_shape, "float32", "lse")
     problem.set_output(out, lse)
     _launch(problem, _config.resolve(config), q, workspace)

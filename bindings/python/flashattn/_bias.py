@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _abi, _tensor
+from . import _abi, _numbers, _tensor
 from ._stream import is_torch
 from ._tensor import View
 
@@ -57,7 +57,7 @@ class Mask:
     ) -> None:
         if attn_mask is not None and mask_bits is not None:
             raise ValueError("attn_mask and mask_bits are given: a call has one mask")
-        self._sizes, self._keys = sizes, mask_keys
+        self._sizes, self._keys = sizes, _numbers.bound("mask_keys", mask_keys)
         name = "attn_mask" if mask_bits is None else "mask_bits"
         self.view = _tensor.view(attn_mask if mask_bits is None else mask_bits, name, stream)
         if mask_bits is not None:

@@ -1,4 +1,5 @@
-"""This module hands integers to C, where ctypes would cut off what does not fit."""
+"""This module reads numbers and flags of a call, with the argument's name in its messages, and hands
+integers to C, where ctypes would cut off what does not fit."""
 
 from __future__ import annotations
 
@@ -28,3 +29,41 @@ def int64(name: str, value: Any) -> int:
     if not -(2**63) <= number < 2**63:
         raise ValueError(f"{name} is {number}, which does not fit 64 bits")
     return number
+
+
+def bound(name: str, value: Any) -> int | None:
+    """Returns the integer of 64 bits that a value is, or None for None. Raises ValueError."""
+    return None if value is None else int64(name, value)
+
+
+def window(value: Any) -> tuple[int, int]:
+    """Returns the two integers that a window_size is. Raises ValueError."""
+    try:
+        left, right = map(operator.index, value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"window_size is {value!r}: not a pair of integers (left, right), -1 for an unbounded "
+            "side"
+        ) from None
+    return left, right
+
+
+def is_true(name: str, value: Any) -> bool:
+    """Returns whether a value is true. Raises ValueError for one that does not say."""
+    try:
+        return bool(value)
+    except (TypeError, ValueError, RuntimeError):  # the last one is torch's
+        raise ValueError(f"{name} is of type {type(value).__name__}: not a bool") from None
+
+
+def real(name: str, value: Any) -> float:
+    """Returns a number as a float. Raises ValueError for an integer beyond its range, and TypeError
+    for what is no number, such as text."""
+    try:
+        if not isinstance(value, (str, bytes)):
+            return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is {value}, which no float holds") from None
+    except (TypeError, ValueError, RuntimeError):  # the last two are torch's, of tensors
+        pass
+    raise TypeError(f"{name} is of type {type(value).__name__}: not a number")

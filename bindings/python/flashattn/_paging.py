@@ -3,8 +3,6 @@ cannot see."""
 
 from __future__ import annotations
 
-import operator
-
 from . import _abi, _tensor
 from ._tensor import View
 
@@ -50,7 +48,7 @@ class Paging:
         hold where that is less or max_seqlen_k is None."""
         n_ids = 1 if self.table is None else self.table.shape[-1]
         room = min(n_ids * self.page_size, _INT32_MAX)
-        return room if max_seqlen_k is None else min(operator.index(max_seqlen_k), room)
+        return room if max_seqlen_k is None else min(max_seqlen_k, room)
 
     def _stride(self) -> int:
         if self.table is None or self.indptr is not None:

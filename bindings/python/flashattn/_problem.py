@@ -7,7 +7,6 @@ behind ragged lengths); the library checks values, with its own messages.
 from __future__ import annotations
 
 import ctypes
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -142,20 +141,14 @@ class Problem:
         """Sets the members and flags that an argument gives by itself. Members of the defaults are
         0."""
         for name, flag in _FLAGS:
-            if given[name]:
+            if given[name] is not False and _numbers.is_true(name, given[name]):
                 self.args.flags |= flag
         for name, default, number in _NUMBERS:
             if given[name] is not default:
                 setattr(self.args, name, number(name, given[name]))
 
     def _set_window(self, window_size: tuple[int, int]) -> None:
-        try:
-            left, right = map(operator.index, window_size)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"window_size is {window_size!r}: not a pair of integers (left, right), -1 for an "
-                "unbounded side"
-            ) from None
+        left, right = _numbers.window(window_size)
         if (left, right) != (-1, -1):
             self.args.flags |= _abi.FLASH_FLAG_WINDOW
             self.args.window_left = _numbers.int64("window_size[0]", left)
@@ -169,7 +162,8 @@ class Problem:
         args.cu_seqlens_k = _tensor.address(self.cu_seqlens_k)
         args.seqlen_q = self._seqlen("q", self.q, self.cu_seqlens_q, given["max_seqlen_q"])
         if self._paging is not None:
-            args.seqlen_k = self._paging.longest(given["max_seqlen_k"])
+            longest = _numbers.bound("max_seqlen_k", given["max_seqlen_k"])
+            args.seqlen_k = self._paging.longest(longest)
         else:
             args.seqlen_k = self._seqlen("k", self.k, self.cu_seqlens_k, given["max_seqlen_k"])
         self._check_totals()
@@ -281,14 +275,16 @@ class Problem:
     def _seqlen(self, side: str, tensor: View, cu_seqlens: View | None, longest: Any) -> int:
         """Returns the length of every sequence of a padded tensor, or a bound on those of a ragged
         one."""
+        name = f"max_seqlen_{side}"
+        longest = _numbers.bound(name, longest)
         if cu_seqlens is None:
             if longest is not None:
-                _same("length", f"max_seqlen_{side}", longest, side, tensor.shape[1])
+                _same("length", name, longest, side, tensor.shape[1])
             return tensor.shape[1]
         if longest is None:
-            raise ValueError(f"cu_seqlens_{side} is given without max_seqlen_{side}")
+            raise ValueError(f"cu_seqlens_{side} is given without {name}")
         # No sequence is longer than all together, which the C API cannot see in CUDA memory.
-        return min(_numbers.int64(f"max_seqlen_{side}", operator.index(longest)), tensor.shape[0])
+        return min(longest, tensor.shape[0])
 
     def _check_totals(self) -> None:
         """Raises ValueError where cu_seqlens does not fit the tokens of q or k: the C API knows the
@@ -338,10 +334,7 @@ def _float32(name: str, value: float) -> float:
 
 
 def _in_float32(name: str, value: Any) -> float:
-    try:
-        return ctypes.c_float(value).value
-    except (TypeError, ValueError, RuntimeError):  # the last two are torch's, of tensors
-        raise TypeError(f"{name} is of type {type(value).__name__}: not a number") from None
+    return ctypes.c_float(_numbers.real(name, value)).value
 
 
 _READERS = {

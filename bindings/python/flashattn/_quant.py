@@ -8,7 +8,7 @@ import numbers
 import sys
 from typing import Any
 
-from . import _abi, _tensor
+from . import _abi, _numbers, _tensor
 from ._stream import is_torch
 from ._tensor import View
 
@@ -34,7 +34,7 @@ class Quant:
         if value is None:
             return
         if isinstance(value, numbers.Real):
-            setattr(self.struct, member, self._place(name, float(value)))
+            setattr(self.struct, member, self._place(name, _numbers.real(name, value)))
             return
         scale = _tensor.view(value, name, self._stream)
         self._check(name, scale)

@@ -163,7 +163,7 @@ def lengths_view(
 ) -> View:
     """Returns a view of `count` contiguous int32 values; converts sequences of Python integers."""
     if isinstance(array, (list, tuple)):
-        array = _int32_array(array, name)
+        array = _array_of(array, name, np.int32)
     result = view(array, name, stream)
     if result.dtype != "int32":
         raise ValueError(f"{name} is {result.dtype}, not int32")
@@ -183,7 +183,7 @@ def _check_flat(result: View, name: str, count: int | None) -> View:
 def int64_view(array: Any, name: str, count: int, stream: int = _stream.DEFAULT) -> View:
     """Returns a view of `count` contiguous int64 values; converts sequences of Python integers."""
     if isinstance(array, (list, tuple)):
-        array = np.asarray(array, np.int64)
+        array = _array_of(array, name, np.int64)
     result = view(array, name, stream)
     if result.dtype != "int64":
         raise ValueError(f"{name} is {result.dtype}, not int64")
@@ -310,13 +310,13 @@ def empty(like: Any, device: int, shape: Sequence[int], dtype: str, keyword: str
 
 def check_dtype_name(keyword: str, name: str | None) -> None:
     """Raises ValueError unless `name` is None or one of DTYPES."""
-    if name is not None and name not in DTYPES:
+    if name is not None and not (isinstance(name, str) and name in DTYPES):
         raise ValueError(f"{keyword} is {name!r}: not one of {', '.join(DTYPES)}")
 
 
 def check_kv_dtype(name: str | None) -> None:
     """Raises ValueError unless `name` is None or one of KV_DTYPES."""
-    if name is not None and name not in KV_DTYPES:
+    if name is not None and not (isinstance(name, str) and name in KV_DTYPES):
         raise ValueError(f"kv_dtype is {name!r}: not {', '.join(map(repr, KV_DTYPES))}")
 
 
@@ -447,11 +447,16 @@ def _drop_unused(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...
     return tuple([stride if length > 1 else 0 for length, stride in zip(shape, strides)])
 
 
-def _int32_array(values: Sequence[Any], name: str) -> np.ndarray:
-    wide = np.asarray(values)
-    if wide.size and (wide.ndim != 1 or wide.dtype.kind != "i"):
+def _array_of(values: Sequence[Any], name: str, dtype: type[np.signedinteger]) -> np.ndarray:
+    """Returns a list of integers as an array. Raises ValueError for other lists."""
+    try:
+        wide = np.asarray(values)
+    except ValueError:  # its members are no numbers, or not of one shape
+        wide = np.empty((0, 0))
+    if wide.ndim != 1 or (wide.size and wide.dtype.kind != "i"):
         raise ValueError(f"{name} is not a flat sequence of integers")
-    narrow = wide.astype(np.int32)
+    narrow = wide.astype(dtype)
     if (narrow != wide).any():
-        raise ValueError(f"{name} holds {wide[narrow != wide][0]}, which does not fit 32 bits")
+        bits = np.iinfo(dtype).bits
+        raise ValueError(f"{name} holds {wide[narrow != wide][0]}, which does not fit {bits} bits")
     return narrow

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import _numbers
 from ._torch import append_operator, direct, extension, foreign, schemas
 from ._torch.append import append
 from ._torch.arguments import Outputs
@@ -78,7 +79,10 @@ def flash_attn_func(
     Where torch records operators, it records flashattn::decode if K and V lie in pages, and
     flashattn::fwd otherwise.
     """
-    left, right = window_size
+    try:
+        left, right = window_size
+    except (TypeError, ValueError):
+        left, right = _numbers.window(window_size)  # which raises
     pages = bias = None
     if not page_table is v_page_table is page_indptr is page_rows is None:
         pages = page_table, v_page_table, page_indptr, page_rows
@@ -137,7 +141,10 @@ def flash_attn_varlen_func(
     """Computes attention over a ragged batch as flashattn.flash_attn_varlen_func does, for torch
     tensors, as in flash_attn_func above. Where torch records operators, it records
     flashattn::varlen_fwd."""
-    left, right = window_size
+    try:
+        left, right = window_size
+    except (TypeError, ValueError):
+        left, right = _numbers.window(window_size)  # which raises
     ragged = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     pages = bias = None
     if not page_table is v_page_table is page_indptr is page_rows is None:
@@ -304,12 +311,12 @@ def _scales_of(
         batch = _shape_of(tokens)[0] if len(_shape_of(tokens)) == 4 else 1
     n_heads_kv = (1, 1, *_shape_of(k))[-2]
     return tuple(
-        torch.full((1, 1), scale, dtype=torch.float32, device=tokens.device).expand(
+        torch.full((1, 1), _numbers.real(name, scale), dtype=torch.float32, device=tokens.device).expand(
             batch, n_heads_kv
         )
         if isinstance(scale, (int, float)) and isinstance(tokens, Tensor)
         else scale
-        for scale in (k_descale, v_descale)
+        for name, scale in (("k_descale", k_descale), ("v_descale", v_descale))
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 import torch
 
-from .. import _append, _attention, _problem
+from .. import _append, _attention, _numbers, _problem
 from .._argument_list import ARRAYS, ARRAYS_OF_APPEND
 from . import foreign
 from .arguments import Outputs
@@ -52,7 +52,8 @@ def _refuse_forward(call: Call) -> None:
     given = named(call)
     foreign.require(**{name: given[name] for name in ("q", "k", "v")})
     foreign.refuse(**{name: given[name] for name in ("out", "lse", *ARRAYS)})
-    q, k, v, out, lse, _ = (given.pop(x) for x in ("q", "k", "v", "out", "lse", "return_lse"))
+    q, k, v, out, lse = (given.pop(x) for x in ("q", "k", "v", "out", "lse"))
+    _numbers.is_true("return_lse", given.pop("return_lse"))
     given["window_size"] = given.pop("window_left"), given.pop("window_right")
     given["out_dtype"] = _name(given["out_dtype"])
     problem = _problem.Problem(q, k, v, given)

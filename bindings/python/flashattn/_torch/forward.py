@@ -339,7 +339,7 @@ def _outputs(
     o_shape = (*q.shape[:-1], d_head_v)
     if out is None:
         # torch.empty takes half as long for lengths one by one as for a tuple of them.
-        out = torch.empty(*o_shape, dtype=dtype or q.dtype, device=q.device)
+        out = torch.empty(*o_shape, dtype=q.dtype if dtype is None else dtype, device=q.device)
     else:
         check_output(out, o_shape, index)
         if dtype is not None and out.dtype is not dtype:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import _numbers
 from .._torch import foreign
 
 
@@ -104,13 +105,13 @@ def softmax_options(
 ) -> dict[str, Any]:
     """Returns the binding's keywords for these arguments. A negative side of a window is unbounded,
     and a softcap or a chunk that is not positive means none."""
-    left, right = window_size
+    left, right = _numbers.window(window_size)
     return {
         "softmax_scale": softmax_scale,
-        "causal": bool(causal),
-        "window_size": (max(int(left), -1), max(int(right), -1)),
-        "softcap": max(softcap, 0.0),
-        "attention_chunk": max(int(attention_chunk), 0),
+        "causal": _numbers.is_true("causal", causal),
+        "window_size": (max(left, -1), max(right, -1)),
+        "softcap": max(_numbers.real("softcap", softcap), 0.0),
+        "attention_chunk": max(_numbers.integer("attention_chunk", attention_chunk), 0),
     }
 
 
@@ -118,6 +119,7 @@ def multiprocessors(q: Tensor, sm_margin: int) -> dict[str, int]:
     """Returns the binding's keyword for a call that leaves sm_margin multiprocessors of q's device
     to others, at least one to itself. The CPU has none. Raises ValueError for a negative
     sm_margin."""
+    sm_margin = _numbers.integer("sm_margin", sm_margin)
     if sm_margin < 0:
         raise ValueError(f"sm_margin is {sm_margin}: negative")
     if sm_margin == 0 or not q.is_cuda:

@@ -17,6 +17,8 @@ from .._torch.registration import note_written
 
 # A mask holds softmax_scale, causal, window_size, softcap, attention_chunk, as flash-attn has them.
 Mask = tuple[Any, bool, tuple[int, int], float, int]
+# Numbers holds the same as the binding has them, and the two numbers of a window apart.
+Numbers = tuple[Any, bool, int, int, float, int]
 
 
 def is_possible() -> bool:
@@ -34,12 +36,10 @@ def attend(
     table: Tensor | None = None,
 ) -> Any:
     """Returns O of padded q, k and v, or of a cache with these lengths, or (O, LSE)."""
-    scale, causal, (left, right), softcap, chunk = mask
-    pages = None if table is None else (table, None, None, None)
-    return extension.forward(
-        q, k, v, None, None, return_lse, None, None, pages, None, scale, causal, max(left, -1),
-        max(right, -1), max(softcap, 0.0), False, None, None, None, None, lengths, max(chunk, 0),
-    )  # fmt: skip
+    numbers = _numbers_of(mask)
+    if numbers is None:
+        return None
+    return _attend(q, k, v, numbers, return_lse, lengths, table)
 
 
 def step(
@@ -56,35 +56,65 @@ def step(
 ) -> Any:
     """Returns O of q over a cache of entries in order, or in pages, as attend() does, after new
     tokens k and v, if there are any, were written to it. rotary holds cos, sin, interleaved."""
+    numbers = _numbers_of(mask)
+    if numbers is None:
+        return None
     if k is v is rotary[0] is rotary[1] is None:
         if not _has_entries(q, k_cache, table) or type(lengths) is not Tensor:
             return None
-        return attend(q, k_cache, v_cache, mask, return_lse, lengths, table)
+        return _attend(q, k_cache, v_cache, numbers, return_lse, lengths, table)
     try:
-        appended = _append(q, k_cache, v_cache, k, v, rotary, lengths, table, mask)
+        appended = _append(q, k_cache, v_cache, k, v, rotary, lengths, table, numbers)
     except Exception:  # some tensor is none that torch knows: nothing was written
         return None
     if appended is None:
         return None
     q, after = appended
     note_written(k_cache, v_cache)
-    found = attend(q, k_cache, v_cache, mask, return_lse, after, table)
+    found = _attend(q, k_cache, v_cache, numbers, return_lse, after, table)
     if found is not None:
         return found
-    scale, causal, (left, right), softcap, chunk = mask
+    scale, causal, left, right, softcap, chunk = numbers
     return torch_ops.flash_attn_func(
         q,
         k_cache,
         v_cache,
         softmax_scale=scale,
         causal=bool(causal),
-        window_size=(max(left, -1), max(right, -1)),
-        attention_chunk=max(chunk, 0),
-        softcap=max(softcap, 0.0),
+        window_size=(left, right),
+        attention_chunk=chunk,
+        softcap=softcap,
         seqused_k=after,
         page_table=table,
         return_lse=return_lse,
     )
+
+
+def _numbers_of(mask: Mask) -> Numbers | None:
+    """Returns the numbers of a mask; None where one of them is none."""
+    scale, causal, window, softcap, chunk = mask
+    try:
+        left, right = window
+        return scale, causal, max(left, -1), max(right, -1), max(softcap, 0.0), max(chunk, 0)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    numbers: Numbers,
+    return_lse: bool,
+    lengths: Tensor | None,
+    table: Tensor | None,
+) -> Any:
+    scale, causal, left, right, softcap, chunk = numbers
+    pages = None if table is None else (table, None, None, None)
+    return extension.forward(
+        q, k, v, None, None, return_lse, None, None, pages, None, scale, causal, left, right,
+        softcap, False, None, None, None, None, lengths, chunk,
+    )  # fmt: skip
 
 
 def _append(
@@ -96,7 +126,7 @@ def _append(
     rotary: tuple[Tensor | None, Tensor | None, bool],
     lengths: Tensor,
     table: Tensor | None,
-    mask: Mask,
+    numbers: Numbers,
 ) -> tuple[Tensor, Tensor] | None:
     """Returns q, turned if there is a rotary embedding, and the lengths after new tokens have been
     written. May raise anything where nothing was."""
@@ -112,9 +142,8 @@ def _append(
         if type(cos) is not Tensor or cos.shape[0] < _capacity(k_cache, table):
             return None
         q_in, q_out = q, torch.empty_like(q)
-    _, causal, window, _, chunk = mask
-    has_window = window[0] >= 0 or window[1] >= 0
-    at_start = cos is not None and not (causal or has_window or chunk > 0)
+    _, causal, left, right, _, chunk = numbers
+    at_start = cos is not None and not (causal or left >= 0 or right >= 0 or chunk > 0)
     after = torch.empty_like(lengths)
     is_done = extension.append(
         k, v, k_cache, v_cache, lengths, after, None, None, table, None, None, None, None, None,
