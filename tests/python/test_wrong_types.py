@@ -46,9 +46,11 @@ def _values(argument: Argument) -> list[Any]:
     return FLAGS if argument.kind is FLAG else WRONG
 
 
-def _is_refused_by_name(call: Callable[[], object], name: str) -> None:
+def _is_refused_by_name(
+    name: str, value: Any, function: Callable[..., object], *tensors: Any, **options: Any
+) -> None:
     with pytest.raises((TypeError, ValueError, NotImplementedError)) as raised:
-        call()
+        function(*tensors, **{**options, name: value})
     assert name in str(raised.value)
 
 
@@ -56,18 +58,16 @@ def _is_refused_by_name(call: Callable[[], object], name: str) -> None:
 def test_functions_for_all_arrays(argument: Argument) -> None:
     for function, tensors, options in _calls(argument.name):
         for value in _values(argument):
-            given = {**options, argument.name: value}
-            _is_refused_by_name(
-                lambda: getattr(flashattn, function)(*tensors, **given), argument.name
-            )
+            call = getattr(flashattn, function)
+            _is_refused_by_name(argument.name, value, call, *tensors, **options)
 
 
 @pytest.mark.parametrize("argument", APPEND, ids=lambda x: x.name)
 def test_the_function_for_all_arrays_that_appends(argument: Argument) -> None:
     for tokens, options in _calls_that_append(argument.name):
         for value in _values(argument):
-            given = {**options, argument.name: value}
-            _is_refused_by_name(lambda: flashattn.flash_kv_append(*tokens, **given), argument.name)
+            call = flashattn.flash_kv_append
+            _is_refused_by_name(argument.name, value, call, *tokens, **options)
 
 
 def _calls_that_append(name: str) -> Iterator[tuple[list[np.ndarray], dict[str, Any]]]:
@@ -83,7 +83,7 @@ def _calls_that_append(name: str) -> Iterator[tuple[list[np.ndarray], dict[str, 
 def test_what_only_functions_for_all_arrays_have(name: str) -> None:
     values = [x for x in WRONG if name != "workspace"]  # the CPU has no use for a workspace
     for value in values:
-        _is_refused_by_name(lambda: flashattn.flash_attn_func(Q, KV, KV, **{name: value}), name)
+        _is_refused_by_name(name, value, flashattn.flash_attn_func, Q, KV, KV)
 
 
 # ---- torch ----
@@ -118,11 +118,9 @@ def test_functions_for_torch(argument: Argument, torch_ops: Any) -> None:
             if argument.kind is BOUND and isinstance(value, int) and value > 0:
                 continue  # a bound that says nothing
             for wrong in (value, _of_torch(value)):
-                given = {**_torch_options(options), argument.name: wrong}
-                inputs = map(_of_torch, tensors)
-                _is_refused_by_name(
-                    lambda: getattr(torch_ops, function)(*inputs, **given), argument.name
-                )
+                call = getattr(torch_ops, function)
+                given = map(_of_torch, tensors)
+                _is_refused_by_name(argument.name, wrong, call, *given, **_torch_options(options))
 
 
 @pytest.mark.parametrize("argument", APPEND, ids=lambda x: x.name)
@@ -130,11 +128,9 @@ def test_the_function_for_torch_that_appends(argument: Argument, torch_ops: Any)
     for tokens, options in _calls_that_append(argument.name):
         for value in _values(argument):
             for wrong in (value, _of_torch(value)):
-                given = {**_torch_options(options), argument.name: wrong}
-                inputs = map(_of_torch, tokens)
-                _is_refused_by_name(
-                    lambda: torch_ops.flash_kv_append(*inputs, **given), argument.name
-                )
+                call = torch_ops.flash_kv_append
+                given = map(_of_torch, tokens)
+                _is_refused_by_name(argument.name, wrong, call, *given, **_torch_options(options))
 
 
 @pytest.mark.parametrize("name", ["rotary_interleaved", "rotary_q_at_start"])
@@ -143,6 +139,17 @@ def test_torch_refuses_options_of_tables_that_are_missing(name: str, torch_ops: 
     given = {"seqused_k": _of_torch(options["seqused_k"]), name: True}
     with pytest.raises(ValueError, match=f"{name} is given without rotary_cos and rotary_sin"):
         torch_ops.flash_kv_append(*map(_of_torch, tokens), **given)
+
+
+@pytest.mark.parametrize("name", ["k_descale", "v_descale"])
+@pytest.mark.parametrize("scale", [1e300, 2**200])
+def test_scales_beyond_float32_are_scales(name: str, scale: float, torch_ops: Any) -> None:
+    """They are refused as any scale of these types is."""
+    tensors = Q, KV, KV
+    with pytest.raises(ValueError, match=rf"quant\.{name[0]}_scale is given, and k.dtype is"):
+        flashattn.flash_attn_func(*tensors, **{name: scale})
+    with pytest.raises(ValueError, match=rf"quant\.{name[0]}_scale is given, and k.dtype is"):
+        torch_ops.flash_attn_func(*map(_of_torch, tensors), **{name: scale})
 
 
 # What numbers of flash-attn's functions may not be.
@@ -167,4 +174,4 @@ def test_functions_of_flash_attn(name: str, module: str, torch_ops: Any) -> None
         if name not in inspect.signature(function).parameters:
             continue
         for value in COMPAT[name]:
-            _is_refused_by_name(lambda: function(q, k, k, **{name: value}), name)
+            _is_refused_by_name(name, value, function, q, k, k)

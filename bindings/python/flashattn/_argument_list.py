@@ -1,6 +1,5 @@
-"""This module lists the arguments of attention, and of the call that writes to a cache, once for all
-that pass them on: the functions for all arrays, torch's operators, what these call, and the
-extension.
+"""This module lists the arguments of attention and of flash_kv_append once, for all that pass them
+on: the functions for all arrays, torch's operators, what these call, and the extension.
 
 The public functions have their arguments in `def` lines and docstrings of their own, where editors
 and help() find them; tests/python/test_argument_list.py holds those to this list.

@@ -1,8 +1,9 @@
-"""This module reads numbers and flags of a call, with the argument's name in its messages, and hands
+"""This module reads numbers and flags of a call, with the argument's name in messages, and hands
 integers to C, where ctypes would cut off what does not fit."""
 
 from __future__ import annotations
 
+import ctypes
 import operator
 from typing import Any
 
@@ -67,3 +68,8 @@ def real(name: str, value: Any) -> float:
     except (TypeError, ValueError, RuntimeError):  # the last two are torch's, of tensors
         pass
     raise TypeError(f"{name} is of type {type(value).__name__}: not a number")
+
+
+def float32(name: str, value: Any) -> float:
+    """Returns a number as float32 has it. Raises as real()."""
+    return ctypes.c_float(real(name, value)).value

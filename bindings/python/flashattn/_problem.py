@@ -319,7 +319,7 @@ def _positive(name: str, value: float | None) -> float:
     0 in float32 raises ValueError."""
     if value is None:
         return 0.0
-    if _in_float32(name, value) == 0:
+    if _numbers.float32(name, value) == 0:
         raise ValueError(
             f"{name} is {value}, which is 0 in float32: it must be positive, or None for "
             "1 / sqrt(d_head)"
@@ -328,13 +328,9 @@ def _positive(name: str, value: float | None) -> float:
 
 
 def _float32(name: str, value: float) -> float:
-    if _in_float32(name, value) == 0 and value != 0:
+    if _numbers.float32(name, value) == 0 and value != 0:
         raise ValueError(f"{name} is {value}, which is 0 in float32")
     return value
-
-
-def _in_float32(name: str, value: Any) -> float:
-    return ctypes.c_float(_numbers.real(name, value)).value
 
 
 _READERS = {

@@ -309,15 +309,18 @@ def _scales_of(
         batch = max(sum(_shape_of(cu_seqlens)) - 1, 0)
     else:
         batch = _shape_of(tokens)[0] if len(_shape_of(tokens)) == 4 else 1
-    n_heads_kv = (1, 1, *_shape_of(k))[-2]
-    return tuple(
-        torch.full((1, 1), _numbers.real(name, scale), dtype=torch.float32, device=tokens.device).expand(
-            batch, n_heads_kv
-        )
-        if isinstance(scale, (int, float)) and isinstance(tokens, Tensor)
-        else scale
-        for name, scale in (("k_descale", k_descale), ("v_descale", v_descale))
+    shape = batch, (1, 1, *_shape_of(k))[-2]
+    return (
+        _scale_of("k_descale", k_descale, tokens, shape),
+        _scale_of("v_descale", v_descale, tokens, shape),
     )
+
+
+def _scale_of(name: str, scale: Any, tokens: Tensor, shape: tuple[int, int]) -> Any:
+    if not isinstance(scale, (int, float)) or not isinstance(tokens, Tensor):
+        return scale
+    number = _numbers.float32(name, scale)
+    return torch.full((1, 1), number, dtype=torch.float32, device=tokens.device).expand(shape)
 
 
 def _shape_of(x: Any) -> tuple[int, ...]:
