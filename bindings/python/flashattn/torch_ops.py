@@ -19,6 +19,7 @@ computed on torch's current stream of their device, with working memory of torch
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ _ops = torch.ops.flashattn
 _RAGGED, _K_DESCALE, _V_DESCALE = (PLACES[x] for x in ("ragged", "k_descale", "v_descale"))
 _AT_SCALES = schemas.NAMES_OF_APPEND.index("k_descale")
 _ZERO = 0
+_FLOAT32_MAX = 3.4028234663852886e38
 
 
 def flash_attn_func(
@@ -319,7 +321,9 @@ def _scales_of(
 def _scale_of(name: str, scale: Any, tokens: Tensor, shape: tuple[int, int]) -> Any:
     if not isinstance(scale, (int, float)) or not isinstance(tokens, Tensor):
         return scale
-    number = _numbers.float32(name, scale)
+    number = _numbers.real(name, scale)
+    if abs(number) > _FLOAT32_MAX:
+        number = math.copysign(math.inf, number)
     return torch.full((1, 1), number, dtype=torch.float32, device=tokens.device).expand(shape)
 
 
