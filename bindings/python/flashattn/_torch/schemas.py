@@ -93,7 +93,7 @@ def call_maker(operator: str) -> Callable[..., Call]:
     first = call.PLACES["ragged"]
     end = first + len(call.GROUPS)
     take_all, take_first = take(call.NAMES), take(call.NAMES[: call.N_FIRST])
-    # With more than n_plain arguments a call may have a group, with more than n_first the last ones.
+    # A call of more than n_plain arguments may have a group, of more than n_first the last ones.
     n_plain = min(names.index(x) for x in names if any(x in y for y in call.GROUPS.values()))
     n_first = names.index(call.NAMES[call.N_FIRST])
 
