@@ -25,10 +25,10 @@ static flash_status_t plan_in_workspace(const flash_kernel_t *kernel, const prob
                                         int32_t n_threads, cpu_plan_t *made) {
     const flash_params_t *params = &problem->params;
     FLASH_TRY(cpu_plan_make(&kernel->config, params, n_threads, made));
+    if (problem->workspace != NULL && cpu_plan_fit(made, params, problem->workspace_size))
+        return FLASH_SUCCESS;
     const cpu_needs_t needs = needs_of(made);
-    FLASH_TRY(cpu_check_workspace(problem, &needs));
-    (void)cpu_plan_fit(made, params, problem->workspace_size); /* it suffices */
-    return FLASH_SUCCESS;
+    return cpu_check_workspace(problem, &needs); /* it says why not */
 }
 
 static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem,
