@@ -853,13 +853,13 @@ FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
  * FLASH_ARCH_SM90_DECODE, FLASH_ARCH_SM90_MLA) and FLASH_ARCH_MIXED must have all of it, and other
  * kernels use none.
  * Depends on sizes, types, flags and on which of the pointers are NULL, never on data: args->q.data
- * and the like may still be NULL (but K and V both, or neither), and lengths in cu_seqlens_* and
- * seqused_* are not read (for a pointer that will be given later, pass any non-NULL value). The
- * size suffices for a smaller batch and shorter lengths on the same kernel too, even where these
- * would ask for more: ask once, for the largest. With kernel NULL few queries take other kernels on
- * a CUDA device than many, and ragged queries others than padded ones: ask for each number of
- * queries that calls have, with a batch of one and with the largest.
- * Errors: as flash_forward(), less those about data and workspace.
+ * and the like (but K and V both, or neither) and args->mask->data may still be NULL, and lengths
+ * in cu_seqlens_* and seqused_* are not read (for a pointer that will be given later, pass any
+ * non-NULL value). The size suffices for a smaller batch and shorter lengths on the same kernel
+ * too, even where these would ask for more: ask once, for the largest. With kernel NULL few queries
+ * take other kernels on a CUDA device than many, and ragged queries others than padded ones: ask
+ * for each number of queries that calls have, with a batch of one and with the largest. Errors: as
+ * flash_forward(), less those about data and workspace.
  */
 FLASH_API flash_status_t flash_workspace_size(const flash_forward_args_t *args,
                                               const flash_kernel_t *kernel, uint64_t *size);
@@ -883,9 +883,9 @@ FLASH_API flash_status_t flash_select_kernel(const flash_forward_args_t *args,
                                              size_t reason_size);
 
 /**
- * FLASH_SUCCESS when flash_forward(args, kernel) would run with these sizes, types and flags
- * (data pointers, lengths and the workspace are not looked at); otherwise the status that it would
- * return, and the failed condition in reason[0 ... reason_size), cut to fit (NULL: not wanted).
+ * FLASH_SUCCESS when flash_forward(args, kernel) would run with these sizes, types and flags;
+ * otherwise the status that it would return, and the failed condition in reason[0 ... reason_size),
+ * cut to fit (NULL: not wanted). Reads the same of args as flash_workspace_size().
  */
 FLASH_API flash_status_t flash_query_support(const flash_forward_args_t *args,
                                              const flash_kernel_t *kernel, char *reason,

@@ -6,7 +6,6 @@
 #include "arguments/checks.h"
 #include "core/status.h"
 #include "core/struct_size.h"
-#include "kernels/common/bias.h"
 #include "kernels/common/dtype.h"
 
 #include <inttypes.h>
@@ -34,7 +33,6 @@ static flash_status_t check_kind(const flash_mask_t *m) {
                   FLASH_ERROR_INVALID_ARGUMENT, "mask.kind is %" PRId32 ": no such kind", m->kind);
     FLASH_REQUIRE((m->flags & ~(uint32_t)FLASH_MASK_LAST_KEYS) == 0, FLASH_ERROR_INVALID_ARGUMENT,
                   "mask.flags is 0x%" PRIx32 ": only FLASH_MASK_LAST_KEYS is known", m->flags);
-    FLASH_REQUIRE(m->data != NULL, FLASH_ERROR_INVALID_ARGUMENT, "mask.data is NULL");
     if (m->kind == FLASH_MASK_BITS) {
         FLASH_REQUIRE(m->dtype == 0, FLASH_ERROR_INVALID_ARGUMENT,
                       "mask.dtype is %" PRId32 ": bits have none", m->dtype);
@@ -112,6 +110,10 @@ flash_status_t arguments_read_bias(const flash_forward_args_t *checked, flash_pa
     return read_mask(checked, &params->bias);
 }
 
+bool arguments_have_bias(const flash_params_t *params) {
+    return params->bias.alibi_slopes != NULL || params->bias.kind != 0;
+}
+
 /* ---- The arrays ---- */
 
 static int64_t element_bytes(const flash_bias_t *bias) {
@@ -146,9 +148,9 @@ static tensor_shape_t mask_shape(const flash_params_t *p, int64_t total_q) {
     const flash_bias_t *bias = &p->bias;
     const bool is_bits = bias->kind == FLASH_MASK_BITS;
     const int64_t reach = is_bits ? (bias->n_keys + 31) / 32 : 1;
-    return (tensor_shape_t){.batch = bias->mask == NULL ? 0
-                                     : p->cu_seqlens_q  ? 1
-                                                        : p->batch,
+    return (tensor_shape_t){.batch = bias->kind == 0   ? 0
+                                     : p->cu_seqlens_q ? 1
+                                                       : p->batch,
                             .seq = total_q,
                             .longest_seq = p->seqlen_q,
                             .heads = p->n_heads,
@@ -164,10 +166,10 @@ flash_status_t arguments_check_bias(const flash_params_t *params, int64_t total_
     const tensor_shape_t of_slopes = slopes_shape(params);
     const tensor_repeat_t columns = {"mask.stride_key", bias->stride_key, bias->n_keys};
     tensor_shape_t of_mask = mask_shape(params, total_q);
-    if (!flash_has_bias(bias))
+    if (!arguments_have_bias(params))
         return FLASH_SUCCESS;
     FLASH_TRY(tensor_check(SLOPES, &slopes, &of_slopes));
-    FLASH_TRY(tensor_check_repeat(MASK, &mask, &of_mask, &columns));
+    FLASH_TRY(tensor_check_repeat("mask", &mask, &of_mask, &columns));
     if (!tensor_is_empty(&of_mask)) /* the product was found not to overflow */
         of_mask.d_head += bias->stride_key * ((int64_t)bias->n_keys - 1);
     regions_add(regions, SLOPES, &slopes, &of_slopes);

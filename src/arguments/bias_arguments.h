@@ -8,11 +8,18 @@
 #include "flashattn.h"
 #include "kernels/common/params.h"
 
+#include <stdbool.h>
+
 /* Reads the call's slopes and mask, if there are any, into params->bias. No array is read. Returns
  * INVALID_ARGUMENT, or UNSUPPORTED for a field of a newer caller. */
 flash_status_t arguments_read_bias(const flash_forward_args_t *checked, flash_params_t *params);
 
-/* Refuses slopes and masks whose offsets overflow, and adds them to the call's regions. */
+/* Says whether the call has slopes or a mask. Before there is memory, the data of a mask is NULL.
+ */
+bool arguments_have_bias(const flash_params_t *params);
+
+/* Refuses slopes and masks that have no data or whose offsets overflow, and adds them to the call's
+ * regions. */
 flash_status_t arguments_check_bias(const flash_params_t *params, int64_t total_q,
                                     regions_t *regions);
 

@@ -12,7 +12,6 @@
 #include "core/device.h"
 #include "core/status.h"
 #include "core/struct_size.h"
-#include "kernels/common/bias.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -280,7 +279,7 @@ flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_ar
     FLASH_TRY(arguments_check_latent(problem->dtype, &problem->params));
     FLASH_TRY(arguments_read_quant(checked, &problem->params));
     FLASH_TRY(arguments_read_bias(checked, &problem->params));
-    if (flash_has_bias(&problem->params.bias))
+    if (arguments_have_bias(&problem->params))
         problem->features |= FLASH_FEATURE_BIAS;
     return arguments_read_executor(checked->executor, &problem->executor);
 }

@@ -231,7 +231,6 @@ typedef struct refusal {
     X(mask_of_no_kind, mask_of(args)->kind = 3, INVALID, "mask.kind is 3: no such kind")           \
     X(mask_kind_forgotten, mask_of(args)->kind = 0, INVALID, "mask.kind is 0")                     \
     X(mask_flags_unknown, mask_of(args)->flags = 2, INVALID, "mask.flags is 0x2")                  \
-    X(mask_without_data, mask_of(args)->data = NULL, INVALID, "mask.data is NULL")                 \
     X(mask_dtype_unknown, mask_of(args)->dtype = 9, INVALID, "mask.dtype is 9")                    \
     X(mask_of_e4m3, mask_of(args)->dtype = FLASH_DTYPE_E4M3, FLASH_ERROR_UNSUPPORTED,              \
       "mask.dtype is 4: numbers are of fp16, bf16 or fp32")                                        \
@@ -264,6 +263,7 @@ typedef struct refusal {
       INVALID, "alibi_stride_batch is -4")
 
 #define BIAS_DATA_REFUSALS(X)                                                                      \
+    X(mask_without_data, mask_of(args)->data = NULL, INVALID, "mask.data is NULL")                 \
     X(slopes_begin_in_o, args->alibi_slopes = at(&args->o, 191), INVALID,                          \
       "o overlaps alibi_slopes: o begins at ")                                                     \
     X(slopes_end_in_lse, args->alibi_slopes = args->lse - 3, INVALID,                              \
@@ -276,8 +276,10 @@ typedef struct refusal {
       "o overlaps mask.data: o begins at ")                                                        \
     X(mask_begins_in_lse, mask_of(args)->data = args->lse + 23, INVALID,                           \
       "lse overlaps mask.data: lse begins at ")                                                    \
-    X(mask_strides_overflow, mask_of(args)->stride_query = INT64_MAX / 2, INVALID, "mask.data")    \
-    X(mask_key_stride_overflows, mask_of(args)->stride_key = INT64_MAX / 2, INVALID, "mask.data")
+    X(mask_strides_overflow, mask_of(args)->stride_query = INT64_MAX / 2, INVALID,                 \
+      "mask overflows")                                                                            \
+    X(mask_key_stride_overflows, mask_of(args)->stride_key = INT64_MAX / 2, INVALID,               \
+      "mask overflows")
 
 /* These are refused for the kernel that the call names. */
 #define KERNEL_REFUSALS(X)                                                                         \

@@ -290,6 +290,31 @@ static void the_selected_kernel_serves(void **state) {
     problem_destroy(&p);
 }
 
+/* A caller may plan a call before there is memory for its mask. */
+static void a_mask_without_data_is_planned(void **state) {
+    test_problem_t p;
+    flash_mask_t mask = FLASH_MASK_INIT;
+    const float numbers[MASK_ROW] = {0};
+    const flash_kernel_t *planned = NULL, *selected = NULL;
+    uint64_t size = 0;
+    (void)state;
+    problem_create(&p, SMALL, 11);
+    mask.kind = FLASH_MASK_ADD;
+    mask.stride_key = 1;
+    mask.n_keys = SMALL.seqlen_k;
+    p.args.mask = &mask;
+    assert_success(flash_query_support(&p.args, NULL, NULL, 0));
+    assert_success(flash_workspace_size(&p.args, NULL, &size));
+    assert_success(flash_select_kernel(&p.args, &planned, NULL, 0));
+    assert_success(flash_prepare(&p.args, planned));
+    mask.data = numbers;
+    assert_success(flash_workspace_size(&p.args, NULL, &p.args.workspace_size));
+    assert_int_equal(p.args.workspace_size, size);
+    assert_success(flash_select_kernel(&p.args, &selected, NULL, 0));
+    assert_ptr_equal(selected, planned);
+    problem_destroy(&p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masks_and_softcap),
@@ -303,6 +328,7 @@ int main(void) {
         cmocka_unit_test(unaligned_pointers_are_served),
         cmocka_unit_test(the_least_workspace),
         cmocka_unit_test(the_selected_kernel_serves),
+        cmocka_unit_test(a_mask_without_data_is_planned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

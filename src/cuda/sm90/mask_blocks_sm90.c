@@ -18,7 +18,7 @@ static bool has_one_entry(const flash_params_t *p) {
 
 /* A mask of fewer keys than a block can neither hide nor spare one. */
 static bool can_pay(const flash_config_t *config, const flash_params_t *p) {
-    return (config->features & FLASH_FEATURE_BIAS) != 0 && p->bias.mask != NULL &&
+    return (config->features & FLASH_FEATURE_BIAS) != 0 && p->bias.kind != 0 &&
            p->bias.n_keys >= config->B_c && config->B_c <= SM90_MASK_BLOCKS_MOST_KEYS &&
            divide_up(p->seqlen_k, config->B_c) > SM90_MASK_FEW_BLOCKS;
 }
