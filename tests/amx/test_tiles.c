@@ -177,24 +177,21 @@ static void for_random_products(void (*check)(const product_t *p, shape_t s)) {
             }
 }
 
-static void products_are_as_defined(void **state) {
-    (void)state;
+TEST(products_are_as_defined) {
     for_random_products(check_against_definition);
 }
 
-static void products_are_the_processors(void **state) {
-    (void)state;
+TEST(products_are_the_processors) {
     if (!processor_has_amx())
         skip();
     for_random_products(check_against_processor);
 }
 
 /* A product depends neither on the thread's rounding nor on its flags, and changes neither. */
-static void products_leave_mxcsr_alone(void **state) {
+TEST(products_leave_mxcsr_alone) {
     const unsigned control = _mm_getcsr();
     const product_t p = random_product(NEAR_TINY, 1);
     product_t nearest = p, upward = p;
-    (void)state;
     multiply_emulated(&nearest, SHAPES[0]);
     _mm_setcsr((control & ~(unsigned)_MM_EXCEPT_MASK) | _MM_ROUND_UP);
     multiply_emulated(&upward, SHAPES[0]);
@@ -227,8 +224,7 @@ static void load_byte(uint8_t byte) {
     emulated_tile_loadd(0, bytes, sizeof bytes[0]);
 }
 
-static void tiles_are_loaded_stored_and_cleared(void **state) {
-    (void)state;
+TEST(tiles_are_loaded_stored_and_cleared) {
     for (size_t i = 0; i < sizeof SHAPES / sizeof SHAPES[0]; i++) {
         configure(SHAPES[i]);
         assert_true(tile_holds(SHAPES[i], 0));
@@ -251,9 +247,8 @@ static void *use_tiles(void *argument) {
     return NULL;
 }
 
-static void threads_have_tiles_of_their_own(void **state) {
+TEST(threads_have_tiles_of_their_own) {
     pthread_t thread;
-    (void)state;
     configure(SHAPES[0]);
     load_byte(7);
     assert_int_equal(pthread_create(&thread, NULL, use_tiles, NULL), 0);
@@ -313,8 +308,7 @@ static void check_aborts(void (*misuse)(void)) {
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
-static void misuse_ends_the_program(void **state) {
-    (void)state;
+TEST(misuse_ends_the_program) {
     check_aborts(use_before_configuration);
     check_aborts(use_after_release);
     check_aborts(use_a_tile_without_rows);
@@ -322,16 +316,4 @@ static void misuse_ends_the_program(void **state) {
     check_aborts(multiply_what_does_not_fit);
     check_aborts(configure_too_many_rows);
     check_aborts(configure_reserved_bytes);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_are_as_defined),
-        cmocka_unit_test(products_are_the_processors),
-        cmocka_unit_test(products_leave_mxcsr_alone),
-        cmocka_unit_test(tiles_are_loaded_stored_and_cleared),
-        cmocka_unit_test(threads_have_tiles_of_their_own),
-        cmocka_unit_test(misuse_ends_the_program),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

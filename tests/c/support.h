@@ -69,6 +69,32 @@ void problem_run(test_problem_t *p);
 /* Says whether O and LSE of two problems have the same bits. */
 bool problem_same_bits(const test_problem_t *a, const test_problem_t *b);
 
+/*
+ * Defines a test: TEST(name) { ... }. main() runs those of its file in order; a file with more to
+ * do has its own main(), which calls run_all_tests(). `state` is cmocka's.
+ */
+#define TEST(name) TEST_WITH_TEARDOWN(name, NULL)
+#define TEST_WITH_TEARDOWN(name, teardown)                                                         \
+    static void name(void **state);                                                                \
+    __attribute__((constructor)) static void add_##name(void) {                                    \
+        add_test((struct CMUnitTest){#name, name, NULL, teardown, NULL});                          \
+    }                                                                                              \
+    static void name(void **state __attribute__((unused)))
+
+/* Adds tests that are the elements of an initialiser. */
+#define ADD_TESTS(...)                                                                             \
+    do {                                                                                           \
+        const struct CMUnitTest tests_[] = {__VA_ARGS__};                                          \
+        for (size_t i_ = 0; i_ < sizeof tests_ / sizeof tests_[0]; i_++)                           \
+            add_test(tests_[i_]);                                                                  \
+    } while (0)
+
+void add_test(struct CMUnitTest test);
+
+/* Runs the tests of this program between setup and teardown, which may be NULL; returns the exit
+ * status. */
+int run_all_tests(CMFixtureFunction setup, CMFixtureFunction teardown);
+
 /* Removes the hook and the number of threads, as a teardown. */
 int default_threads(void **state);
 

@@ -168,20 +168,18 @@ static void expect(const call_t *c, outputs_t *out) {
         out->after[b] = c->used[b] + NEW;
 }
 
-static void tokens_go_to_their_pages(void **state) {
+TEST(tokens_go_to_their_pages) {
     call_t *c = create();
     outputs_t expected;
-    (void)state;
     expect(c, &expected);
     assert_success(flash_kv_append(&c->args, NULL));
     assert_memory_equal(&c->out, &expected, sizeof expected);
     free(c);
 }
 
-static void q_is_turned_in_place(void **state) {
+TEST(q_is_turned_in_place) {
     call_t *c = create();
     outputs_t expected;
-    (void)state;
     expect(c, &expected);
     memcpy(expected.q, expected.q_out, sizeof expected.q);
     memcpy(expected.q_out, c->before.q_out, sizeof expected.q_out);
@@ -192,9 +190,8 @@ static void q_is_turned_in_place(void **state) {
 }
 
 /* Slot -1 is padding; what it would turn to does not matter. */
-static void tokens_go_to_their_slots(void **state) {
+TEST(tokens_go_to_their_slots) {
     call_t *c = create();
-    (void)state;
     c->paging.page_table = NULL;
     c->paging.page_table_stride = 0;
     c->args.slot_mapping = c->slots;
@@ -219,9 +216,8 @@ static void tokens_go_to_their_slots(void **state) {
 }
 
 /* Strides and pointers of what the call does not have, and of axes of length 1, do not matter. */
-static void what_is_not_there_does_not_matter(void **state) {
+TEST(what_is_not_there_does_not_matter) {
     call_t *c = create();
-    (void)state;
     c->args.v_new.data = c->args.v.data = NULL;
     c->args.v.dtype = 77;
     c->args.v_new.stride_seq = INT64_MIN;
@@ -234,9 +230,8 @@ static void what_is_not_there_does_not_matter(void **state) {
     free(c);
 }
 
-static void an_empty_batch_needs_nothing(void **state) {
+TEST(an_empty_batch_needs_nothing) {
     call_t *c = create();
-    (void)state;
     c->args.batch = 0;
     c->args.seqused_k = NULL;
     c->args.seqused_k_out = NULL;
@@ -250,9 +245,8 @@ static void an_empty_batch_needs_nothing(void **state) {
 }
 
 /* One row of the tables needs no stride. */
-static void a_table_of_one_position_has_no_stride(void **state) {
+TEST(a_table_of_one_position_has_no_stride) {
     call_t *c = create();
-    (void)state;
     c->rotary.n_positions = 1;
     c->rotary.stride_position = INT64_MAX;
     memset(c->positions, 0, sizeof c->positions);
@@ -262,9 +256,8 @@ static void a_table_of_one_position_has_no_stride(void **state) {
 }
 
 /* Ids of pages that no new token is in may be anything. */
-static void pages_without_new_tokens_are_not_followed(void **state) {
+TEST(pages_without_new_tokens_are_not_followed) {
     call_t *c = create();
-    (void)state;
     c->table[N_IDS - 1] = INT32_MIN;
     c->table[N_IDS] = INT32_MAX;
     assert_success(flash_kv_append(&c->args, NULL));
@@ -290,11 +283,10 @@ static flash_kv_append_args_t large_args(const float *from, void *to, const int3
     return args;
 }
 
-static void threads_do_not_change_bits(void **state) {
+TEST_WITH_TEARDOWN(threads_do_not_change_bits, default_threads) {
     static float from[SEQLEN * ROW];
     static uint16_t to[2][SEQLEN * ROW];
     const int32_t used = 0;
-    (void)state;
     fill(from, SEQLEN * ROW, 8);
     for (int i = 0; i < 2; i++) {
         const flash_kv_append_args_t args = large_args(from, to[i], &used);
@@ -312,14 +304,13 @@ static void count_and_run(void *context, int32_t n_tasks, flash_task_t task, voi
 }
 
 /* Large work goes to the call's executor. */
-static void an_executor_runs_the_call(void **state) {
+TEST(an_executor_runs_the_call) {
     static float from[SEQLEN * ROW];
     static uint16_t to[SEQLEN * ROW];
     const int32_t used = 0;
     int32_t n_tasks = 0;
     flash_executor_t executor = FLASH_EXECUTOR_INIT;
     flash_kv_append_args_t args = large_args(from, to, &used);
-    (void)state;
     fill(from, SEQLEN * ROW, 9);
     executor.run = count_and_run;
     executor.context = &n_tasks;
@@ -357,8 +348,7 @@ static void check_around(float value) {
 }
 
 /* Every code, every place half-way between two, and both neighbours of each in fp32. */
-static void e4m3_rounds_to_the_nearest_code(void **state) {
-    (void)state;
+TEST(e4m3_rounds_to_the_nearest_code) {
     for (int code = 0; code < 0x7e; code++) {
         const float low = fp32_from_e4m3((uint8_t)code), high = fp32_from_e4m3((uint8_t)(code + 1));
         assert_int_equal(e4m3_from_fp32(low), code);
@@ -378,9 +368,8 @@ static void e4m3_rounds_to_the_nearest_code(void **state) {
     assert_int_equal(e4m3_from_fp32(-NAN), 0x7f);
 }
 
-static void e4m3_rounds_random_numbers_alike(void **state) {
+TEST(e4m3_rounds_random_numbers_alike) {
     uint32_t bits = 1;
-    (void)state;
     for (int i = 0; i < 200000; i++) {
         bits = bits * 1664525u + 1013904223u;
         /* Exponents of e4m3, and some beyond on both sides. */
@@ -677,8 +666,7 @@ static void is_refused(void **state) {
     free(c);
 }
 
-static void no_arguments_are_refused(void **state) {
-    (void)state;
+TEST(no_arguments_are_refused) {
     assert_refused(flash_kv_append(NULL, NULL), INVALID, "NULL");
 }
 
@@ -686,19 +674,6 @@ static void no_arguments_are_refused(void **state) {
     {#name " is refused", is_refused, NULL, NULL, &refusal_##name},
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_go_to_their_pages),
-        cmocka_unit_test(q_is_turned_in_place),
-        cmocka_unit_test(tokens_go_to_their_slots),
-        cmocka_unit_test(what_is_not_there_does_not_matter),
-        cmocka_unit_test(an_empty_batch_needs_nothing),
-        cmocka_unit_test(a_table_of_one_position_has_no_stride),
-        cmocka_unit_test(pages_without_new_tokens_are_not_followed),
-        cmocka_unit_test_teardown(threads_do_not_change_bits, default_threads),
-        cmocka_unit_test(an_executor_runs_the_call),
-        cmocka_unit_test(e4m3_rounds_to_the_nearest_code),
-        cmocka_unit_test(e4m3_rounds_random_numbers_alike),
-        cmocka_unit_test(no_arguments_are_refused),
-        REFUSALS(REFUSAL_TEST)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    ADD_TESTS(REFUSALS(REFUSAL_TEST));
+    return run_all_tests(NULL, NULL);
 }

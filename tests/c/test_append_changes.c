@@ -332,12 +332,11 @@ static void *keep_changing(void *unused) {
     return unused;
 }
 
-static void calls_survive_arrays_that_change(void **state) {
+TEST(calls_survive_arrays_that_change) {
     void (*const uses[])(flash_kv_append_args_t *) = {use_rows,  use_indptr, use_places,
                                                       use_slots, use_start,  use_positions};
     pthread_t thread;
     int n_served = 0;
-    (void)state;
     set_good();
     atomic_store(&is_done, false);
     assert_int_equal(pthread_create(&thread, NULL, keep_changing, NULL), 0);
@@ -357,7 +356,6 @@ static void calls_survive_arrays_that_change(void **state) {
     {#name " stays within bounds", changes_stay_within_bounds, NULL, NULL, &change_##name},
 
 int main(void) {
-    const struct CMUnitTest tests[] = {CHANGES(CHANGE_TEST)
-                                           cmocka_unit_test(calls_survive_arrays_that_change)};
-    return cmocka_run_group_tests(tests, map_arrays, NULL);
+    ADD_TESTS(CHANGES(CHANGE_TEST));
+    return run_all_tests(map_arrays, NULL);
 }

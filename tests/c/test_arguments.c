@@ -376,7 +376,7 @@ typedef struct bad_config {
 
 #define FIELD(member) (int32_t) offsetof(flash_config_t, member)
 
-static void configurations_that_cannot_be_looked_up(void **state) {
+TEST(configurations_that_cannot_be_looked_up) {
     static const char reference[] =
         "REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen+paged+bias";
     static const char sm80[] = "(FP16, 128, 64, 64, 4): async+load_2_2_2_tiles";
@@ -395,7 +395,6 @@ static void configurations_that_cannot_be_looked_up(void **state) {
         {reference, FIELD(struct_size), 0, INVALID, "struct_size is 0"},
         {sm80, FIELD(n_warps), 4, FLASH_ERROR_NOT_BUILT, "(FP16, 128, 64, 64, 4)"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         flash_config_t config = FLASH_CONFIG_INIT;
         assert_success(flash_config_parse(bad[i].text, &config));
@@ -407,11 +406,10 @@ static void configurations_that_cannot_be_looked_up(void **state) {
 
 /* ---- Calls without arguments, or without a place for the answer ---- */
 
-static void null_arguments(void **state) {
+TEST(null_arguments) {
     flash_config_t config = FLASH_CONFIG_INIT;
     const flash_kernel_t *kernel;
     uint64_t size;
-    (void)state;
     assert_refused(flash_forward(NULL, NULL, NULL), INVALID, "NULL");
     assert_refused(flash_workspace_size(NULL, NULL, &size), INVALID, "NULL");
     assert_refused(flash_prepare(NULL, NULL), INVALID, "NULL");
@@ -426,17 +424,15 @@ static void null_arguments(void **state) {
     assert_non_null(strstr(flash_last_error(), "NULL"));
 }
 
-static void null_results(void **state) {
+TEST(null_results) {
     test_problem_t p;
-    (void)state;
     problem_create(&p, SMALL, 1);
     assert_refused(flash_workspace_size(&p.args, NULL, NULL), INVALID, "size is NULL");
     assert_refused(flash_select_kernel(&p.args, NULL, NULL, 0), INVALID, "kernel is NULL");
     problem_destroy(&p);
 }
 
-static void numbers_of_threads(void **state) {
-    (void)state;
+TEST(numbers_of_threads) {
     assert_refused(flash_set_num_threads(-1), INVALID, "-1");
     assert_refused(flash_set_num_threads(4097), INVALID, "4097");
 }
@@ -445,23 +441,20 @@ static void lend_nothing(void *context, int32_t n_tasks, flash_task_t task, void
     (void)context, (void)n_tasks, (void)task, (void)argument;
 }
 
-static void numbers_of_workers(void **state) {
-    (void)state;
+TEST(numbers_of_workers) {
     assert_refused(flash_set_parallel_for(lend_nothing, NULL, 0), INVALID, "n_workers is 0");
     assert_refused(flash_set_parallel_for(lend_nothing, NULL, -1), INVALID, "n_workers is -1");
     assert_refused(flash_set_parallel_for(lend_nothing, NULL, 4097), INVALID, "n_workers is 4097");
 }
 
-static void device_information(void **state) {
+TEST(device_information) {
     flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
-    (void)state;
     assert_refused(flash_device_info(-1, &info), INVALID, "device is 0xffffffff");
     assert_refused(flash_device_info(ABSENT_CUDA_DEVICE, &info), ABSENT_DEVICE_STATUS,
                    "CUDA device 1000");
 }
 
-static void kernel_indices(void **state) {
-    (void)state;
+TEST(kernel_indices) {
     assert_null(flash_kernel_at(-1));
     assert_non_null(strstr(flash_last_error(), "index is -1"));
     assert_null(flash_kernel_at(flash_kernel_count()));
@@ -470,21 +463,19 @@ static void kernel_indices(void **state) {
 
 /* ---- Odd calls that are served ---- */
 
-static void the_unspoiled_call_is_served(void **state) {
+TEST(the_unspoiled_call_is_served) {
     test_problem_t p;
-    (void)state;
     problem_create(&p, SMALL, 1);
     assert_success(flash_forward(&p.args, reference_kernel(), NULL));
     problem_check_result(&p);
     problem_destroy(&p);
 }
 
-static void empty_tensors_need_no_data(void **state) {
+TEST(empty_tensors_need_no_data) {
     static const sizes_t empty[] = {
         {.batch = 0, .seqlen_q = 3, .seqlen_k = 5, .n_heads = 4, .n_heads_kv = 2, .d_head = 8},
         {.batch = 2, .seqlen_q = 0, .seqlen_k = 5, .n_heads = 4, .n_heads_kv = 2, .d_head = 8},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof empty / sizeof empty[0]; i++) {
         test_problem_t p;
         problem_create(&p, empty[i], 1);
@@ -497,11 +488,10 @@ static void empty_tensors_need_no_data(void **state) {
 }
 
 /* LSE may have gaps between its rows, which stay as they are. */
-static void lse_has_strides_of_its_own(void **state) {
+TEST(lse_has_strides_of_its_own) {
     enum { SEQ = 2, HEAD = 8, BATCH = 40, COUNT = 2 * BATCH };
     float spread[COUNT];
     test_problem_t p;
-    (void)state;
     problem_create(&p, SMALL, 1);
     problem_run(&p);
     for (int i = 0; i < COUNT; i++)
@@ -522,11 +512,10 @@ static void lse_has_strides_of_its_own(void **state) {
     problem_destroy(&p);
 }
 
-static void helpers_make_the_usual_layouts(void **state) {
+TEST(helpers_make_the_usual_layouts) {
     float data[2 * 3 * 4 * 8];
     const flash_tensor_t seq_first = flash_tensor_bshd(data, 3, 4, 8);
     const flash_tensor_t heads_first = flash_tensor_bhsd(data, 4, 3, 8);
-    (void)state;
     assert_ptr_equal(seq_first.data, data);
     assert_int_equal(seq_first.stride_batch, 3 * 4 * 8);
     assert_int_equal(seq_first.stride_seq, 4 * 8);
@@ -538,13 +527,12 @@ static void helpers_make_the_usual_layouts(void **state) {
 }
 
 /* Q, K, V and O lie side by side in every token of one buffer. */
-static void rows_between_rows_are_served(void **state) {
+TEST(rows_between_rows_are_served) {
     static const sizes_t sizes = {
         .batch = 2, .seqlen_q = 5, .seqlen_k = 5, .n_heads = 4, .n_heads_kv = 4, .d_head = 8};
     enum { TENSORS = 4, TOKENS = 2 * 5, TOKEN = 4 * 8 };
     static float packed[TOKENS][TENSORS][TOKEN];
     test_problem_t p;
-    (void)state;
     problem_create(&p, sizes, 1);
     problem_run(&p);
     flash_forward_args_t args = p.args;
@@ -563,10 +551,9 @@ static void rows_between_rows_are_served(void **state) {
     problem_destroy(&p);
 }
 
-static void cut_reasons_end_with_nul(void **state) {
+TEST(cut_reasons_end_with_nul) {
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
     char reason[8];
-    (void)state;
     memset(reason, 'x', sizeof reason);
     assert_int_not_equal(flash_query_support(&args, NULL, reason, 5), FLASH_SUCCESS);
     assert_int_equal(strlen(reason), 4);
@@ -592,22 +579,10 @@ KERNEL_REFUSALS(KERNEL_REFUSAL)
     {#name " is refused", is_refused, NULL, NULL, &refusal_##name},
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_unspoiled_call_is_served),
-        SHAPE_REFUSALS(REFUSAL_TEST) BIAS_SHAPE_REFUSALS(REFUSAL_TEST) DATA_REFUSALS(REFUSAL_TEST)
-            BIAS_DATA_REFUSALS(REFUSAL_TEST) KERNEL_REFUSALS(REFUSAL_TEST)
-                cmocka_unit_test(null_arguments),
-        cmocka_unit_test(configurations_that_cannot_be_looked_up),
-        cmocka_unit_test(null_results),
-        cmocka_unit_test(numbers_of_threads),
-        cmocka_unit_test(numbers_of_workers),
-        cmocka_unit_test(device_information),
-        cmocka_unit_test(kernel_indices),
-        cmocka_unit_test(empty_tensors_need_no_data),
-        cmocka_unit_test(lse_has_strides_of_its_own),
-        cmocka_unit_test(helpers_make_the_usual_layouts),
-        cmocka_unit_test(rows_between_rows_are_served),
-        cmocka_unit_test(cut_reasons_end_with_nul),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    ADD_TESTS(SHAPE_REFUSALS(REFUSAL_TEST));
+    ADD_TESTS(BIAS_SHAPE_REFUSALS(REFUSAL_TEST));
+    ADD_TESTS(DATA_REFUSALS(REFUSAL_TEST));
+    ADD_TESTS(BIAS_DATA_REFUSALS(REFUSAL_TEST));
+    ADD_TESTS(KERNEL_REFUSALS(REFUSAL_TEST));
+    return run_all_tests(NULL, NULL);
 }

@@ -70,11 +70,10 @@ static void set(call_t *c, size_t offset, int64_t size) {
     memcpy((char *)c + offset, &size, sizeof size);
 }
 
-static void sizes_of_attention(void **state) {
+TEST(sizes_of_attention) {
     call_t c;
     char words[96];
     uint64_t bytes;
-    (void)state;
     for (int i = 0; i < N_SIZES; i++) {
         const size_member_t *member = &SIZES[i];
         make_call(&c);
@@ -91,12 +90,11 @@ static void sizes_of_attention(void **state) {
 }
 
 /* One query of 0 sees three keys, which all lie in one place. */
-static void attention_over_the_longest_keys(void **state) {
+TEST(attention_over_the_longest_keys) {
     const int32_t three[1] = {3};
     const float q = 0, k = 1, v = 5;
     float o = -1, lse = -1;
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
-    (void)state;
     args.dtype = FLASH_DTYPE_FP32;
     args.flags = FLASH_FLAG_BROADCAST;
     args.batch = args.seqlen_q = args.n_heads = args.n_heads_kv = args.d_head = 1;
@@ -128,9 +126,8 @@ static void check_combine(int64_t *size, const char *name, flash_combine_args_t 
 }
 
 /* The calls have no row, so that nothing but their sizes is looked at. */
-static void sizes_of_merging(void **state) {
+TEST(sizes_of_merging) {
     flash_combine_args_t args = FLASH_COMBINE_ARGS_INIT;
-    (void)state;
     args.dtype = FLASH_DTYPE_FP32;
     args.n_partials = args.n_heads = args.d_head = 1;
     check_combine(&args.batch, "batch", &args);
@@ -154,12 +151,11 @@ static void check_append(int64_t *size, int64_t bound, const char *words,
 }
 
 /* The calls have no sequence. A token of K and V has at most 2^31 - 1 elements. */
-static void sizes_of_appending(void **state) {
+TEST(sizes_of_appending) {
     static const float table;
     flash_kv_append_args_t args = FLASH_KV_APPEND_ARGS_INIT;
     flash_paging_t paging = FLASH_PAGING_INIT;
     flash_rotary_t rotary = FLASH_ROTARY_INIT;
-    (void)state;
     args.dtype = FLASH_DTYPE_FP32;
     args.n_heads = args.n_heads_kv = 1;
     args.d_head = 2;
@@ -180,14 +176,4 @@ static void sizes_of_appending(void **state) {
     args.rotary = &rotary;
     check_append(&rotary.n_positions, BOUND, "rotary.n_positions is " BEYOND, &args);
     check_append(&args.seqlen_q, BOUND, "seqlen_q is " BEYOND, &args);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_of_attention),
-        cmocka_unit_test(attention_over_the_longest_keys),
-        cmocka_unit_test(sizes_of_merging),
-        cmocka_unit_test(sizes_of_appending),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

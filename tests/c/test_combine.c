@@ -62,9 +62,8 @@ static void partials_destroy(partials_t *p) {
     problem_destroy(&p->whole);
 }
 
-static void parts_make_the_whole(void **state) {
+TEST(parts_make_the_whole) {
     partials_t p;
-    (void)state;
     partials_create(&p);
     assert_success(flash_combine(&p.args, NULL));
     problem_check_result(&p.whole);
@@ -72,10 +71,9 @@ static void parts_make_the_whole(void **state) {
 }
 
 /* The parts were computed without them. */
-static void sinks_join_once(void **state) {
+TEST(sinks_join_once) {
     static const float sinks[] = {0.5f, -1, 2, 0};
     partials_t p;
-    (void)state;
     partials_create(&p);
     p.args.sinks = p.whole.args.sinks = sinks;
     assert_success(flash_combine(&p.args, NULL));
@@ -83,9 +81,8 @@ static void sinks_join_once(void **state) {
     partials_destroy(&p);
 }
 
-static void a_part_without_weight_is_not_looked_at(void **state) {
+TEST(a_part_without_weight_is_not_looked_at) {
     partials_t p;
-    (void)state;
     partials_create(&p);
     for (size_t i = 0; i < p.whole.o_count; i++) /* the empty range */
         p.o[p.whole.o_count + i] = NAN;
@@ -94,9 +91,8 @@ static void a_part_without_weight_is_not_looked_at(void **state) {
     partials_destroy(&p);
 }
 
-static void no_parts_see_no_key(void **state) {
+TEST(no_parts_see_no_key) {
     partials_t p;
-    (void)state;
     partials_create(&p);
     p.args.n_partials = 0;
     p.args.o_partial.data = NULL;
@@ -112,9 +108,8 @@ static void no_parts_see_no_key(void **state) {
 }
 
 /* With one partial result the stride between them does not matter. */
-static void one_part_is_the_whole(void **state) {
+TEST(one_part_is_the_whole) {
     partials_t p;
-    (void)state;
     partials_create(&p);
     compute_part(&p.whole, 0, SIZES.seqlen_k, p.o, p.lse);
     problem_poison(&p.whole);
@@ -128,8 +123,7 @@ static void one_part_is_the_whole(void **state) {
 /* ---- Layouts of partial results and results ---- */
 
 /* The merged result replaces each partial result in turn. */
-static void a_partial_result_is_merged_in_place(void **state) {
-    (void)state;
+TEST(a_partial_result_is_merged_in_place) {
     for (int64_t i = 0; i < PARTS; i++) {
         partials_t p;
         partials_create(&p);
@@ -143,10 +137,9 @@ static void a_partial_result_is_merged_in_place(void **state) {
     }
 }
 
-static void partial_results_may_lie_anywhere(void **state) {
+TEST(partial_results_may_lie_anywhere) {
     partials_t p;
     float *o[PARTS], *lse[PARTS];
-    (void)state;
     partials_create(&p);
     for (size_t i = 0; i < PARTS; i++) {
         const size_t from = PARTS - 1 - i; /* the order does not matter much */
@@ -171,12 +164,11 @@ static void partial_results_may_lie_anywhere(void **state) {
 }
 
 /* LSE has tokens before heads: [n_partials, batch, seqlen_q, n_heads], and the merged one alike. */
-static void lse_of_any_strides_is_merged(void **state) {
+TEST(lse_of_any_strides_is_merged) {
     const int64_t seq = SIZES.n_heads, batch = SIZES.seqlen_q * SIZES.n_heads;
     const int64_t part = SIZES.batch * batch;
     float turned[PARTS * 2 * 3 * 4], merged[2 * 3 * 4];
     partials_t p;
-    (void)state;
     partials_create(&p);
     for (int64_t i = 0; i < PARTS; i++)
         for (int64_t b = 0; b < SIZES.batch; b++)
@@ -295,14 +287,6 @@ static void is_refused(void **state) {
     {#name " is refused", is_refused, NULL, NULL, &refusal_##name},
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(parts_make_the_whole),
-                                       cmocka_unit_test(sinks_join_once),
-                                       cmocka_unit_test(a_part_without_weight_is_not_looked_at),
-                                       cmocka_unit_test(one_part_is_the_whole),
-                                       cmocka_unit_test(a_partial_result_is_merged_in_place),
-                                       cmocka_unit_test(partial_results_may_lie_anywhere),
-                                       cmocka_unit_test(lse_of_any_strides_is_merged),
-                                       cmocka_unit_test(no_parts_see_no_key),
-                                       REFUSALS(REFUSAL_TEST)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    ADD_TESTS(REFUSALS(REFUSAL_TEST));
+    return run_all_tests(NULL, NULL);
 }

@@ -40,8 +40,7 @@ static flash_config_t parsed(const char *text) {
     return config;
 }
 
-static void texts_round_trip(void **state) {
-    (void)state;
+TEST(texts_round_trip) {
     check_text("(FP16, 128, 64, 64, 4): "
                "async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax");
     check_text("(BF16, 64, 128, 32, 8): load_0_0_0_tiles");
@@ -58,10 +57,9 @@ static void texts_round_trip(void **state) {
     check_text("REFERENCE (FP32, any, 16, 1)");
 }
 
-static void fields_of_a_text(void **state) {
+TEST(fields_of_a_text) {
     const flash_config_t c =
         parsed("(BF16, 128, 64, 32, 4): async+swizzled+load_2_4_8_tiles+buffer+window");
-    (void)state;
     assert_int_equal(c.struct_size, sizeof c);
     assert_int_equal(c.arch, FLASH_ARCH_SM80);
     assert_int_equal(c.dtype, FLASH_DTYPE_BF16);
@@ -80,11 +78,10 @@ static void fields_of_a_text(void **state) {
     assert_int_equal(c.features, FLASH_FEATURE_WINDOW);
 }
 
-static void fields_of_a_text_of_sm90(void **state) {
+TEST(fields_of_a_text_of_sm90) {
     const flash_config_t c =
         parsed("SM90 (FP16, 64, 192, 128, 16): stages_3+overlap+persistent+fixed_reference+causal");
     flash_config_t expected = FLASH_CONFIG_INIT;
-    (void)state;
     expected.arch = FLASH_ARCH_SM90;
     expected.dtype = FLASH_DTYPE_FP16;
     expected.d_head = 64;
@@ -97,27 +94,24 @@ static void fields_of_a_text_of_sm90(void **state) {
     assert_memory_equal(&c, &expected, sizeof c);
 }
 
-static void fields_of_a_text_with_d_head_v(void **state) {
+TEST(fields_of_a_text_with_d_head_v) {
     const flash_config_t c = parsed("SM90 (BF16, 192 / 128, 128, 112, 12): stages_2");
-    (void)state;
     assert_int_equal(c.d_head, 192);
     assert_int_equal(c.d_head_v, 128);
     assert_int_equal(c.B_r, 128);
     assert_int_equal(c.B_c, 112);
 }
 
-static void fields_of_a_text_with_operand_dtype(void **state) {
+TEST(fields_of_a_text_with_operand_dtype) {
     const flash_config_t c = parsed("SM90 (E4M3 / FP16, 128, 128, 112, 12): stages_2");
-    (void)state;
     assert_int_equal(c.dtype, FLASH_DTYPE_E4M3);
     assert_int_equal(c.operand_dtype, FLASH_DTYPE_FP16);
     assert_int_equal(c.d_head, 128);
 }
 
-static void blanks_order_and_the_tiles_suffix_are_free(void **state) {
+TEST(blanks_order_and_the_tiles_suffix_are_free) {
     const flash_config_t c = parsed("(FP16, 128, 64, 64, 4): async+load_0_2_2_tiles+causal+varlen");
     const flash_config_t d = parsed("  ( FP16,128 ,64,\t64,4 ):varlen + load_0_2_2+causal+async ");
-    (void)state;
     assert_memory_equal(&c, &d, sizeof c);
     const flash_config_t e = parsed("SM90 (BF16, 64, 64, 32, 8): stages_2+overlap+causal");
     const flash_config_t f = parsed("SM90(BF16,64, 64,32 , 8):causal+ overlap +stages_2");
@@ -125,8 +119,7 @@ static void blanks_order_and_the_tiles_suffix_are_free(void **state) {
 }
 
 /* Tries every switch and feature bit, alone and together, legal or not. */
-static void every_sm80_combination_round_trips(void **state) {
-    (void)state;
+TEST(every_sm80_combination_round_trips) {
     for (int32_t bits = 0; bits < 512; bits++) {
         flash_config_t c = parsed("(FP16, 128, 64, 64, 4): load_0_2_4_tiles");
         c.async_copy = bits & 1;
@@ -139,8 +132,7 @@ static void every_sm80_combination_round_trips(void **state) {
     }
 }
 
-static void every_sm90_combination_round_trips(void **state) {
-    (void)state;
+TEST(every_sm90_combination_round_trips) {
     for (int32_t bits = 0; bits < 512; bits++) {
         flash_config_t c = parsed("SM90 (BF16, 128, 128, 176, 12): stages_2");
         c.overlap = bits & 1;
@@ -153,11 +145,10 @@ static void every_sm90_combination_round_trips(void **state) {
     }
 }
 
-static void the_largest_numbers_fit(void **state) {
+TEST(the_largest_numbers_fit) {
     flash_config_t c =
         parsed("(FP16, 1, 1, 1, 1): async+eager+swizzled+load_0_0_0_tiles+buffer+opt_softmax+"
                "causal+window+softcap+varlen");
-    (void)state;
     c.d_head = c.B_r = c.B_c = c.n_warps = INT32_MIN;
     c.Q_mma_load_K_fragments = c.K_mma_load_K_fragments = c.V_mma_load_K_fragments = INT32_MIN;
     check_round_trip(&c);
@@ -175,13 +166,12 @@ static void check_format_refused(flash_config_t config, const char *words) {
     assert_string_equal(text, "untouched");
 }
 
-static void format_refuses_what_has_no_word(void **state) {
+TEST(format_refuses_what_has_no_word) {
     const flash_config_t sm80 = parsed("(FP16, 128, 64, 64, 4): load_0_2_2_tiles");
     const flash_config_t sm90 = parsed("SM90 (FP16, 128, 64, 64, 8): stages_2");
     const flash_config_t decode = parsed("SM80_DECODE (FP16, 128, 16, 16, 4): stages_3");
     const flash_config_t cpu = parsed("AVX2 (FP16, any, 64, 64)");
     flash_config_t c;
-    (void)state;
     c = sm80, c.arch = 0, check_format_refused(c, "arch is 0");
     c = sm80, c.arch = 83, check_format_refused(c, "arch is 83");
     c = sm80, c.op = 1000, check_format_refused(c, "op is 1000");
@@ -206,11 +196,10 @@ static void format_refuses_what_has_no_word(void **state) {
     }
 }
 
-static void format_refuses_pointers_and_buffers(void **state) {
+TEST(format_refuses_pointers_and_buffers) {
     const flash_config_t c = parsed("REFERENCE (FP32, any, 16, 1)");
     char text[FLASH_CONFIG_TEXT_SIZE] = "untouched";
     const size_t length = strlen("REFERENCE (FP32, any, 16, 1)");
-    (void)state;
     assert_refused(flash_config_format(NULL, text, sizeof text), FLASH_ERROR_INVALID_ARGUMENT,
                    "NULL");
     assert_refused(flash_config_format(&c, NULL, 10), FLASH_ERROR_INVALID_ARGUMENT, "NULL");
@@ -220,7 +209,7 @@ static void format_refuses_pointers_and_buffers(void **state) {
     assert_success(flash_config_format(&c, text, length + 1));
 }
 
-static void parse_refuses(void **state) {
+TEST(parse_refuses) {
     static const char *const texts[] = {
         "",
         "(",
@@ -271,7 +260,6 @@ static void parse_refuses(void **state) {
         "(FP16, 128, 64, 64, 4): load_0_0_0_tiles+asynchronous",
         "(FP16, 128, 64, 64, 4): load_0_0_0_tiles) ",
     };
-    (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         flash_config_t config = FLASH_CONFIG_INIT, before;
         memset(&config.arch, 0x5a, sizeof config - offsetof(flash_config_t, arch));
@@ -283,30 +271,27 @@ static void parse_refuses(void **state) {
     }
 }
 
-static void parse_refuses_null(void **state) {
+TEST(parse_refuses_null) {
     flash_config_t config = FLASH_CONFIG_INIT;
-    (void)state;
     assert_refused(flash_config_parse(NULL, &config), FLASH_ERROR_INVALID_ARGUMENT, "NULL");
     assert_refused(flash_config_parse("REFERENCE (FP32, any, 16, 1)", NULL),
                    FLASH_ERROR_INVALID_ARGUMENT, "NULL");
 }
 
-static void parse_says_where(void **state) {
+TEST(parse_says_where) {
     flash_config_t config = FLASH_CONFIG_INIT;
-    (void)state;
     assert_refused(flash_config_parse("AVX2 (FP99, any, 64, 64)", &config),
                    FLASH_ERROR_INVALID_ARGUMENT, "position 6");
 }
 
 /* Of the family that the text names, where it does; the example itself can be read. */
-static void parse_shows_a_configuration(void **state) {
+TEST(parse_shows_a_configuration) {
     static const struct {
         const char *text, *example;
     } texts[] = {{"REFERENCE", "looks like \"REFERENCE ("},
                  {"AVX2", "looks like \""},
                  {"fast", "looks like \"REFERENCE ("},
                  {"REFERENCE (FP32, any, 16, 1): fast", "looks like \"REFERENCE ("}};
-    (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         flash_config_t config = FLASH_CONFIG_INIT;
         char example[FLASH_CONFIG_TEXT_SIZE] = "";
@@ -319,11 +304,10 @@ static void parse_shows_a_configuration(void **state) {
 }
 
 /* Numbers are read by a function that reports by errno. */
-static void parse_leaves_errno(void **state) {
+TEST(parse_leaves_errno) {
     static const char *const texts[] = {"REFERENCE (FP32, any, 16, 1)",
                                         "REFERENCE (FP32, any, 99999999999999999999, 1)",
                                         "REFERENCE (FP32, any, 3000000000, 1)", "fast"};
-    (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         flash_config_t config = FLASH_CONFIG_INIT;
         errno = EDOM;
@@ -333,38 +317,14 @@ static void parse_leaves_errno(void **state) {
     }
 }
 
-static void set_tuning_leaves_errno(void **state) {
+TEST(set_tuning_leaves_errno) {
     static const char result[] =
         FLASH_TUNING_HEADER "\ncc=90 sms=132 dtype=BF16 d_head=8 features=none q=1 k=1 heads=1 "
                             "ns=99999999999999999999: REFERENCE (BF16, any, 16, 1)";
-    (void)state;
     errno = EDOM;
     assert_refused(flash_set_tuning(result), FLASH_ERROR_INVALID_ARGUMENT, "too large");
     assert_int_equal(errno, EDOM);
     assert_success(flash_set_tuning(FLASH_TUNING_HEADER));
     assert_success(flash_set_tuning(NULL));
     assert_int_equal(errno, EDOM);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_round_trip),
-        cmocka_unit_test(fields_of_a_text),
-        cmocka_unit_test(fields_of_a_text_of_sm90),
-        cmocka_unit_test(fields_of_a_text_with_d_head_v),
-        cmocka_unit_test(fields_of_a_text_with_operand_dtype),
-        cmocka_unit_test(blanks_order_and_the_tiles_suffix_are_free),
-        cmocka_unit_test(every_sm80_combination_round_trips),
-        cmocka_unit_test(every_sm90_combination_round_trips),
-        cmocka_unit_test(the_largest_numbers_fit),
-        cmocka_unit_test(format_refuses_what_has_no_word),
-        cmocka_unit_test(format_refuses_pointers_and_buffers),
-        cmocka_unit_test(parse_refuses),
-        cmocka_unit_test(parse_refuses_null),
-        cmocka_unit_test(parse_says_where),
-        cmocka_unit_test(parse_shows_a_configuration),
-        cmocka_unit_test(parse_leaves_errno),
-        cmocka_unit_test(set_tuning_leaves_errno),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

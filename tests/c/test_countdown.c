@@ -25,9 +25,8 @@ static void start(waiting_t *w, int64_t count) {
     atomic_init(&w->thread, 0);
 }
 
-static void a_count_that_has_fallen_is_not_waited_for(void **state) {
+TEST(a_count_that_has_fallen_is_not_waited_for) {
     waiting_t w;
-    (void)state;
     start(&w, 3);
     countdown_wait(&w.count, 3, &w.sleepers);
     countdown_wait(&w.count, 4, &w.sleepers);
@@ -61,10 +60,9 @@ static void await_sleep(const waiting_t *w) {
 }
 
 /* It does not end if the thread does not go to sleep. */
-static void a_long_wait_is_slept_through(void **state) {
+TEST(a_long_wait_is_slept_through) {
     waiting_t w;
     pthread_t thread;
-    (void)state;
     start(&w, 2);
     assert_int_equal(pthread_create(&thread, NULL, wait_for_none, &w), 0);
     lower(&w);
@@ -99,10 +97,9 @@ static void *run(void *relay) {
     return NULL;
 }
 
-static void no_fall_is_missed(void **state) {
+TEST(no_fall_is_missed) {
     static relay_t relay;
     pthread_t threads[N_THREADS];
-    (void)state;
     countdown_sleepers_init(&relay.sleepers);
     for (int i = 0; i < N_COUNTS; i++)
         atomic_init(&relay.counts[i], N_THREADS);
@@ -112,13 +109,4 @@ static void no_fall_is_missed(void **state) {
         assert_int_equal(pthread_join(threads[i], NULL), 0);
     assert_int_equal(atomic_load(&relay.n_failures), 0);
     countdown_sleepers_destroy(&relay.sleepers);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_count_that_has_fallen_is_not_waited_for),
-        cmocka_unit_test(a_long_wait_is_slept_through),
-        cmocka_unit_test(no_fall_is_missed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

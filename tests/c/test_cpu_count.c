@@ -131,16 +131,14 @@ static void check(const tree_t *tree) {
         fail_msg("%s: a quota of %d, not %d; %d processors", tree->name, quota, tree->quota, count);
 }
 
-static void quotas_are_read(void **state) {
-    (void)state;
+TEST(quotas_are_read) {
     for (size_t i = 0; i < sizeof TREES / sizeof TREES[0]; i++)
         check(&TREES[i]);
 }
 
 /* The path is longer than any that is read. */
-static void a_long_group_is_passed_over(void **state) {
+TEST(a_long_group_is_passed_over) {
     char root[] = "/tmp/flashattn-quota-XXXXXX", line[4096];
-    (void)state;
     memset(line, 'a', sizeof line);
     memcpy(line, "0::/", 4);
     line[sizeof line - 1] = '\0';
@@ -150,17 +148,7 @@ static void a_long_group_is_passed_over(void **state) {
     remove_tree(root);
 }
 
-static void the_default_number_of_threads_is_this_count(void **state) {
-    (void)state;
+TEST(the_default_number_of_threads_is_this_count) {
     unsetenv("FLASHATTN_NUM_THREADS");
     assert_int_equal(flash_num_threads(), cpu_count(""));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(quotas_are_read),
-        cmocka_unit_test(a_long_group_is_passed_over),
-        cmocka_unit_test(the_default_number_of_threads_is_this_count),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,39 +28,35 @@ static flash_params_t copied(const int32_t *cu_q, const int32_t *cu_k, const int
     return p;
 }
 
-static void lengths_that_do_not_change_are_copied(void **state) {
+TEST(lengths_that_do_not_change_are_copied) {
     const int32_t cu_q[] = {0, 10, 10, 13, 20}, cu_k[] = {0, 1, 5, 15, 25}, used[] = {1, 0, 7, 10};
     const flash_params_t p = copied(cu_q, cu_k, used);
-    (void)state;
     assert_ptr_not_equal(p.cu_seqlens_q, cu_q);
     assert_memory_equal(p.cu_seqlens_q, cu_q, sizeof cu_q);
     assert_memory_equal(p.cu_seqlens_k, cu_k, sizeof cu_k);
     assert_memory_equal(p.seqused_k, used, sizeof used);
 }
 
-static void lengths_that_are_not_given_have_no_copy(void **state) {
+TEST(lengths_that_are_not_given_have_no_copy) {
     const flash_params_t p = copied(NULL, NULL, NULL);
-    (void)state;
     assert_int_equal(cpu_lengths_size(&p), 0);
     assert_null(p.cu_seqlens_q);
     assert_null(p.cu_seqlens_k);
     assert_null(p.seqused_k);
 }
 
-static void used_keys_without_ragged_ones_are_of_the_whole_length(void **state) {
+TEST(used_keys_without_ragged_ones_are_of_the_whole_length) {
     const int32_t used[] = {-5, 0, 10, 11};
     const int32_t expected[] = {0, 0, 10, 10};
-    (void)state;
     assert_memory_equal(copied(NULL, NULL, used).seqused_k, expected, sizeof expected);
 }
 
-static void used_queries_are_those_of_the_sequence(void **state) {
+TEST(used_queries_are_those_of_the_sequence) {
     const cpu_totals_t totals = {TOTAL, TOTAL, {0, 0}};
     const int32_t cu_q[] = {0, 10, 10, 13, 20}, used[] = {11, 1, 3, -1};
     const int32_t of_ragged[] = {10, 0, 3, 0}, of_padded[] = {SEQLEN, 1, 3, 0};
     flash_params_t p = {
         .cu_seqlens_q = cu_q, .seqused_q = used, .batch = BATCH, .seqlen_q = SEQLEN};
-    (void)state;
     cpu_lengths_copy(&p, &totals, memory);
     assert_memory_equal(p.seqused_q, of_ragged, sizeof of_ragged);
     p.cu_seqlens_q = NULL;
@@ -69,13 +65,12 @@ static void used_queries_are_those_of_the_sequence(void **state) {
     assert_memory_equal(p.seqused_q, of_padded, sizeof of_padded);
 }
 
-static void padding_is_that_of_the_sequence(void **state) {
+TEST(padding_is_that_of_the_sequence) {
     const cpu_totals_t totals = {TOTAL, TOTAL, {0, 0}};
     const int32_t cu_k[] = {0, 10, 10, 13, 20}, padding[] = {11, 1, 3, -1};
     const int32_t of_ragged[] = {10, 0, 3, 0}, of_padded[] = {SEQLEN, 1, 3, 0};
     flash_params_t p = {
         .cu_seqlens_k = cu_k, .leftpad_k = padding, .batch = BATCH, .seqlen_k = SEQLEN};
-    (void)state;
     cpu_lengths_copy(&p, &totals, memory);
     assert_memory_equal(p.leftpad_k, of_ragged, sizeof of_ragged);
     p.cu_seqlens_k = NULL;
@@ -106,24 +101,22 @@ static flash_params_t copied_pages(const int32_t *indptr, const int32_t *rows,
     return p;
 }
 
-static void used_keys_are_within_their_pages(void **state) {
+TEST(used_keys_are_within_their_pages) {
     const int32_t used[] = {1, 9, 10, 11}, indptr[] = {1, 1, 3, 6, 7};
     const int32_t of_rows[] = {1, 9, 10, 10}, of_ids[] = {0, 6, 9, 3};
-    (void)state;
     assert_memory_equal(copied_pages(NULL, NULL, used).seqused_k, of_rows, sizeof of_rows);
     const flash_params_t p = copied_pages(indptr, NULL, used);
     assert_memory_equal(p.pages.indptr, indptr, sizeof indptr);
     assert_memory_equal(p.seqused_k, of_ids, sizeof of_ids);
 }
 
-static void no_keys_are_used_of_a_table_without_rows(void **state) {
+TEST(no_keys_are_used_of_a_table_without_rows) {
     const cpu_totals_t totals = {TOTAL, TOTAL, {0, 0}};
     const int32_t used[] = {1, 9, 10, 11}, rows[] = {-1, -1, -1, -1}, none[BATCH] = {0};
     flash_params_t p = {.seqused_k = used,
                         .pages = {.table = used, .table_stride = 4, .rows = rows, .page_size = 3},
                         .batch = BATCH,
                         .seqlen_k = SEQLEN};
-    (void)state;
     cpu_lengths_copy(&p, &totals, memory);
     assert_memory_equal(p.seqused_k, none, sizeof none);
 }
@@ -147,9 +140,8 @@ static int32_t random_length(uint32_t *bits) {
     return x % 3 == 0 ? extremes[x / 3 % 6] : (int32_t)(x / 3 % 40) - 5;
 }
 
-static void whatever_is_read_stays_within_the_tensors(void **state) {
+TEST(whatever_is_read_stays_within_the_tensors) {
     uint32_t bits = 1;
-    (void)state;
     for (int i = 0; i < 100000; i++) {
         int32_t cu_q[BATCH + 1], cu_k[BATCH + 1], used[BATCH];
         for (int b = 0; b <= BATCH; b++) {
@@ -162,9 +154,8 @@ static void whatever_is_read_stays_within_the_tensors(void **state) {
     }
 }
 
-static void whatever_is_read_stays_within_the_pages(void **state) {
+TEST(whatever_is_read_stays_within_the_pages) {
     uint32_t bits = 1;
-    (void)state;
     for (int i = 0; i < 100000; i++) {
         int32_t indptr[BATCH + 1], rows[BATCH], used[BATCH];
         for (int b = 0; b <= BATCH; b++) {
@@ -231,13 +222,12 @@ static flash_forward_args_t ragged_call(void *tensors[4], float *lse) {
     return args;
 }
 
-static void calls_survive_lengths_that_change(void **state) {
+TEST(calls_survive_lengths_that_change) {
     void *tensors[4];
     float *lse = calloc((size_t)MOST_TOKENS * N_HEADS, sizeof *lse);
     pthread_t thread;
     uint64_t size;
     int32_t n_served = 0;
-    (void)state;
     for (int i = 0; i < 4; i++)
         assert_non_null(tensors[i] = calloc((size_t)MOST_TOKENS * N_HEADS * D_HEAD, sizeof(float)));
     flash_forward_args_t args = ragged_call(tensors, lse);
@@ -285,14 +275,13 @@ static void *change_pages(void *argument) {
     return NULL;
 }
 
-static void calls_survive_pages_that_change(void **state) {
+TEST(calls_survive_pages_that_change) {
     const size_t page = (size_t)KEYS_OF_PAGE * N_HEADS * D_HEAD;
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
     flash_paging_t paging = FLASH_PAGING_INIT;
     pthread_t thread;
     uint64_t size;
     int32_t n_served = 0;
-    (void)state;
     atomic_store(&is_done, false);
     set_pages(0, 0, 40);
     args.dtype = FLASH_DTYPE_FP32;
@@ -326,21 +315,4 @@ static void calls_survive_pages_that_change(void **state) {
     free(args.o.data);
     free(args.k.data);
     free(args.v.data);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lengths_that_do_not_change_are_copied),
-        cmocka_unit_test(lengths_that_are_not_given_have_no_copy),
-        cmocka_unit_test(used_keys_without_ragged_ones_are_of_the_whole_length),
-        cmocka_unit_test(whatever_is_read_stays_within_the_tensors),
-        cmocka_unit_test(used_queries_are_those_of_the_sequence),
-        cmocka_unit_test(padding_is_that_of_the_sequence),
-        cmocka_unit_test(used_keys_are_within_their_pages),
-        cmocka_unit_test(no_keys_are_used_of_a_table_without_rows),
-        cmocka_unit_test(whatever_is_read_stays_within_the_pages),
-        cmocka_unit_test(calls_survive_lengths_that_change),
-        cmocka_unit_test(calls_survive_pages_that_change),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,11 +54,10 @@ static int32_t heads_together(const flash_params_t *p, int32_t n_threads) {
 
 /* ---- Families and ways ---- */
 
-static void a_family_of_cuda_is_refused(void **state) {
+TEST(a_family_of_cuda_is_refused) {
     const flash_params_t p = problem(1, 1, 100, 1, 1);
     flash_config_t config = ROW;
     cpu_plan_t plan;
-    (void)state;
     config.arch = FLASH_ARCH_SM90;
     assert_null(cpu_family(config.arch));
     assert_int_equal(cpu_plan_make(&config, &p, 1, &plan), FLASH_ERROR_UNSUPPORTED);
@@ -88,11 +87,10 @@ static void check_ways(const expected_way_t *expected, size_t count) {
     }
 }
 
-static void many_rows_pack_their_keys_or_share_them(void **state) {
+TEST(many_rows_pack_their_keys_or_share_them) {
     static const int32_t archs[] = {FLASH_ARCH_AVX2, FLASH_ARCH_AVX512,
                                     FLASH_ARCH_AMX,  FLASH_ARCH_AVX512_BF16,
                                     FLASH_ARCH_NEON, FLASH_ARCH_NEON_BF16};
-    (void)state;
     for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++) {
         const int32_t arch = archs[i], bf16 = FLASH_DTYPE_BF16;
         assert_int_equal(way_of(arch, bf16, CPU_KEYS_PACKED, 40), CPU_WAY_SHARED);
@@ -101,7 +99,7 @@ static void many_rows_pack_their_keys_or_share_them(void **state) {
     }
 }
 
-static void few_rows_read_keys_where_they_lie(void **state) {
+TEST(few_rows_read_keys_where_they_lie) {
     static const expected_way_t expected[] = {
         {FLASH_ARCH_AVX2, FLASH_DTYPE_BF16, CPU_KEYS_ALONE, 12, CPU_WAY_STEPS},
         {FLASH_ARCH_AVX2, FLASH_DTYPE_BF16, CPU_KEYS_ALONE, 13, CPU_WAY_PRIVATE},
@@ -114,22 +112,20 @@ static void few_rows_read_keys_where_they_lie(void **state) {
         {FLASH_ARCH_AVX512, FLASH_DTYPE_FP32, CPU_KEYS_SPLIT, 2, CPU_WAY_STEPS},
         {FLASH_ARCH_AVX512, FLASH_DTYPE_BF16, CPU_KEYS_SPLIT, 1, CPU_WAY_STEPS},
     };
-    (void)state;
     check_ways(expected, sizeof expected / sizeof expected[0]);
 }
 
-static void steps_are_for_keys_that_share_few_sets_or_fill_lines(void **state) {
+TEST(steps_are_for_keys_that_share_few_sets_or_fill_lines) {
     flash_params_t p = problem(1, 1, 5000, 1, 8);
     const cpu_family_t *avx512 = cpu_family(FLASH_ARCH_AVX512);
     flash_config_t config = ROW;
-    (void)state;
     p.k_stride.seq += 8;
     assert_int_equal(cpu_way(avx512, &config, &p, CPU_KEYS_SPLIT, 2, 5000), CPU_WAY_BLOCKS);
     config.dtype = FLASH_DTYPE_FP32; /* a line is one vector */
     assert_int_equal(cpu_way(avx512, &config, &p, CPU_KEYS_SPLIT, 2, 5000), CPU_WAY_STEPS);
 }
 
-static void tiles_decode_two_to_sixteen_rows_of_bf16(void **state) {
+TEST(tiles_decode_two_to_sixteen_rows_of_bf16) {
     static const expected_way_t expected[] = {
         {FLASH_ARCH_AMX, FLASH_DTYPE_BF16, CPU_KEYS_SPLIT, 1, CPU_WAY_STEPS},
         {FLASH_ARCH_AMX, FLASH_DTYPE_BF16, CPU_KEYS_SPLIT, 2, CPU_WAY_DECODE},
@@ -141,14 +137,12 @@ static void tiles_decode_two_to_sixteen_rows_of_bf16(void **state) {
         {FLASH_ARCH_AMX, FLASH_DTYPE_FP16, CPU_KEYS_SPLIT, 13, CPU_WAY_PRIVATE},
     };
     const flash_params_t p = problem(1, 1, 63, 1, 8);
-    (void)state;
     check_ways(expected, sizeof expected / sizeof expected[0]);
     assert_int_equal(cpu_way(cpu_family(FLASH_ARCH_AMX), &AMX_ROW, &p, CPU_KEYS_ALONE, 12, 63),
                      CPU_WAY_STEPS);
 }
 
-static void the_reference_goes_row_by_row(void **state) {
-    (void)state;
+TEST(the_reference_goes_row_by_row) {
     assert_int_equal(way_of(FLASH_ARCH_REFERENCE, FLASH_DTYPE_FP32, CPU_KEYS_ALONE, 1),
                      CPU_WAY_ROW_BY_ROW);
     assert_int_equal(way_of(FLASH_ARCH_REFERENCE, FLASH_DTYPE_FP32, CPU_KEYS_SPLIT, 90),
@@ -181,8 +175,7 @@ static void check_split_tasks(const flash_params_t *p, int32_t n_threads) {
     free(next_key);
 }
 
-static void split_tasks_have_every_key_of_every_head_once(void **state) {
-    (void)state;
+TEST(split_tasks_have_every_key_of_every_head_once) {
     for (int32_t n_heads_kv = 1; n_heads_kv <= 40; n_heads_kv++) {
         for (int32_t n_threads = 1; n_threads <= MOST_WORKERS; n_threads++) {
             const flash_params_t one = problem(1, 1, 5000, 4, n_heads_kv);
@@ -195,8 +188,7 @@ static void split_tasks_have_every_key_of_every_head_once(void **state) {
     }
 }
 
-static void splits_of_several_blocks_of_rows_have_every_key_once(void **state) {
-    (void)state;
+TEST(splits_of_several_blocks_of_rows_have_every_key_once) {
     for (int32_t n_heads_kv = 3; n_heads_kv <= 20; n_heads_kv++)
         for (int32_t n_threads = 1; n_threads <= MOST_WORKERS; n_threads++) {
             const flash_params_t p = problem(1, 40, 12000, 4, n_heads_kv);
@@ -204,13 +196,12 @@ static void splits_of_several_blocks_of_rows_have_every_key_once(void **state) {
         }
 }
 
-static void nothing_is_beyond_the_last_split(void **state) {
+TEST(nothing_is_beyond_the_last_split) {
     const flash_params_t p = problem(1, 1, 5000, 4, 8);
     const cpu_plan_t plan = plan_of(&p, 2);
     const cpu_cut_t cut = cpu_cut_sequence(cpu_family(ROW.arch), &ROW, &p, B_R, 0);
     const int64_t n_tasks = cpu_plan_n_split_tasks(&plan, &p, &cut, 0);
     const cpu_task_t task = cpu_plan_split_task(&plan, &p, &cut, 0, n_tasks);
-    (void)state;
     assert_true(task.keys.begin >= task.keys.end);
 }
 
@@ -225,9 +216,8 @@ static int32_t heads_of_task(const flash_params_t *p, int32_t n_threads, int32_t
 }
 
 /* There are 16 splits of 8 heads. Half a task per thread is divided into parts of two heads. */
-static void a_call_ends_with_smaller_tasks(void **state) {
+TEST(a_call_ends_with_smaller_tasks) {
     const flash_params_t p = problem(1, 1, 8192, 4, 8);
-    (void)state;
     assert_int_equal(heads_of_task(&p, 8, 0, 0), 8);
     assert_int_equal(heads_of_task(&p, 8, 0, 11), 8);
     assert_int_equal(heads_of_task(&p, 8, 0, 12), 2);
@@ -235,15 +225,13 @@ static void a_call_ends_with_smaller_tasks(void **state) {
     assert_int_equal(heads_of_task(&p, 1, 0, -1), 8);
 }
 
-static void only_the_last_sequence_does(void **state) {
+TEST(only_the_last_sequence_does) {
     const flash_params_t p = problem(2, 1, 8192, 4, 8);
-    (void)state;
     assert_int_equal(heads_of_task(&p, 8, 0, -1), 8);
     assert_int_equal(heads_of_task(&p, 8, 1, -1), 2);
 }
 
-static void more_keys_never_have_fewer_splits(void **state) {
-    (void)state;
+TEST(more_keys_never_have_fewer_splits) {
     for (int32_t n_heads = 1; n_heads <= 600; n_heads = 3 * n_heads / 2 + 1) {
         const flash_params_t p = problem(1, 4, 70000, 1, n_heads);
         int32_t before = 1;
@@ -256,8 +244,7 @@ static void more_keys_never_have_fewer_splits(void **state) {
     }
 }
 
-static void the_workspace_has_room_for_the_splits_of_shorter_sequences(void **state) {
-    (void)state;
+TEST(the_workspace_has_room_for_the_splits_of_shorter_sequences) {
     for (int32_t n_heads = 1; n_heads <= 64; n_heads *= 2) {
         int32_t used = 1;
         flash_params_t p = problem(1, 1, 9000, 1, n_heads);
@@ -269,8 +256,7 @@ static void the_workspace_has_room_for_the_splits_of_shorter_sequences(void **st
     }
 }
 
-static void the_workspace_has_room_for_the_splits_of_fewer_rows(void **state) {
-    (void)state;
+TEST(the_workspace_has_room_for_the_splits_of_fewer_rows) {
     for (int32_t n_keys = 1000; n_keys <= 40000; n_keys = 3 * n_keys / 2 + 1) {
         int32_t begin[2] = {0, 500};
         flash_params_t p = problem(1, 500, n_keys, 1, 2);
@@ -285,27 +271,24 @@ static void the_workspace_has_room_for_the_splits_of_fewer_rows(void **state) {
 
 /* ---- Heads together ---- */
 
-static void heads_side_by_side_are_together(void **state) {
+TEST(heads_side_by_side_are_together) {
     const flash_params_t few = problem(1, 1, 8192, 4, 8);
     flash_params_t many = problem(1, 1, 8192, 1, 64);
-    (void)state;
     assert_int_equal(heads_together(&few, 2), 8);
     assert_int_equal(heads_together(&many, 2), 32); /* 8 KB a key */
     many.k_stride.seq += 8;
     assert_int_equal(heads_together(&many, 2), 16); /* not in steps */
 }
 
-static void heads_behind_each_other_are_not(void **state) {
+TEST(heads_behind_each_other_are_not) {
     flash_params_t p = problem(1, 1, 8192, 4, 8);
-    (void)state;
     p.v_stride.seq = D_HEAD;
     p.v_stride.head = (int64_t)8192 * D_HEAD;
     assert_int_equal(heads_together(&p, 2), 1);
 }
 
-static void many_threads_take_fewer_heads_each(void **state) {
+TEST(many_threads_take_fewer_heads_each) {
     const flash_params_t p = problem(1, 1, 8192, 4, 8); /* 16 splits */
-    (void)state;
     assert_int_equal(heads_together(&p, 8), 8);
     assert_int_equal(heads_together(&p, 9), 4);
     assert_int_equal(heads_together(&p, 32), 2);
@@ -313,30 +296,27 @@ static void many_threads_take_fewer_heads_each(void **state) {
 }
 
 /* A task with packed keys, unlike one with keys in place, has one head. */
-static void many_rows_are_of_one_head(void **state) {
+TEST(many_rows_are_of_one_head) {
     const flash_params_t few = problem(1, 6, 8192, 4, 8), many = problem(1, 7, 8192, 4, 8);
-    (void)state;
     assert_int_equal(heads_together(&few, 2), 4); /* 96 rows in all */
     assert_int_equal(heads_together(&many, 2), 1);
 }
 
 /* Rows of bf16 are decoded on tiles, where a task may have several heads. */
-static void rows_on_tiles_are_of_several_heads(void **state) {
+TEST(rows_on_tiles_are_of_several_heads) {
     const flash_params_t few = problem(1, 4, 8192, 4, 8), many = problem(1, 5, 8192, 4, 8);
     flash_params_t wide = few;
     flash_config_t halves = AMX_ROW;
     wide.q_dtype = FLASH_DTYPE_FP32;
     halves.dtype = FLASH_DTYPE_FP16;
-    (void)state;
     assert_int_equal(plan_with(&AMX_ROW, &few, 2).heads_together, 8);
     assert_int_equal(plan_with(&AMX_ROW, &many, 2).heads_together, 1);
     assert_int_equal(plan_with(&halves, &few, 2).heads_together, 1);
     assert_int_equal(plan_with(&AMX_ROW, &wide, 2).heads_together, 1);
 }
 
-static void heads_on_tiles_are_fewer(void **state) {
+TEST(heads_on_tiles_are_fewer) {
     const flash_params_t single = problem(1, 1, 8192, 1, 64), pairs = problem(1, 1, 8192, 2, 64);
-    (void)state;
     assert_int_equal(plan_with(&AMX_ROW, &single, 2).heads_together, 32); /* 8 KB a key */
     assert_int_equal(plan_with(&AMX_ROW, &pairs, 2).heads_together, 16);
 }
@@ -349,10 +329,9 @@ static cpu_cut_t cut_in_parts(const flash_params_t *p, int32_t batch_index) {
 }
 
 /* The sequences have as many queries and see as many keys, with others beside them and alone. */
-static void neighbours_do_not_decide_what_tasks_share(void **state) {
+TEST(neighbours_do_not_decide_what_tasks_share) {
     static const int32_t queries[] = {0, 100, 100, 96, 400}, keys[] = {2000, 900, 96, 2000};
     flash_params_t all = problem(4, 200, 2000, 1, 24);
-    (void)state;
     for (int32_t window = -1; window < 2100; window += window < 0 ? 51 : 700) {
         int32_t cu_seqlens[5] = {0};
         for (int32_t b = 0; b < 4; b++)
@@ -372,10 +351,9 @@ static void neighbours_do_not_decide_what_tasks_share(void **state) {
 }
 
 /* Tasks that pack for themselves do so from the first key on that they see. */
-static void rows_are_cut_into_parts_only_where_keys_are_shared(void **state) {
+TEST(rows_are_cut_into_parts_only_where_keys_are_shared) {
     const flash_params_t one_block = problem(1, 96, 500, 1, 2), two = problem(1, 97, 500, 1, 2);
     const flash_params_t too_many = problem(1, 97, INT32_MAX, 1, 2);
-    (void)state;
     assert_int_equal(cut_in_parts(&one_block, 0).n_tasks_per_head, 1);
     assert_int_equal(cut_in_parts(&two, 0).n_tasks_per_head, 5);
     assert_int_equal(cut_in_parts(&two, 0).n_packs, 4);
@@ -383,9 +361,8 @@ static void rows_are_cut_into_parts_only_where_keys_are_shared(void **state) {
 }
 
 /* A slot begins with the first block that any row of the head sees. */
-static void packed_blocks_are_counted_from_the_first_that_is_seen(void **state) {
+TEST(packed_blocks_are_counted_from_the_first_that_is_seen) {
     flash_params_t p = problem(1, 500, 5000, 1, 2);
-    (void)state;
     p.window_left = 100;
     const cpu_plan_t plan = plan_of(&p, 2);
     const cpu_cut_t cut = cpu_cut_sequence(plan.family, &ROW, &p, plan.rows_per_task, 0);
@@ -417,8 +394,7 @@ static void check_rows(const flash_config_t *config, const flash_params_t *p, in
     assert_int_equal(left, 0);
 }
 
-static void tasks_have_every_row_once(void **state) {
-    (void)state;
+TEST(tasks_have_every_row_once) {
     for (int32_t seqlen = 1; seqlen <= 5 * B_R; seqlen++) {
         const flash_params_t p = problem(1, seqlen, seqlen, 1, 2);
         for (int32_t n_threads = 1; n_threads <= MOST_WORKERS; n_threads++)
@@ -426,8 +402,7 @@ static void tasks_have_every_row_once(void **state) {
     }
 }
 
-static void large_tasks_have_every_row_once(void **state) {
-    (void)state;
+TEST(large_tasks_have_every_row_once) {
     for (int32_t seqlen = 1025; seqlen <= 5000; seqlen += 61) { /* fewer are split */
         const flash_params_t p = problem(1, seqlen, 4096, 1, 16);
         for (int32_t n_threads = 1; n_threads <= 4; n_threads++)
@@ -436,10 +411,9 @@ static void large_tasks_have_every_row_once(void **state) {
 }
 
 /* The problem has 16 heads of 4096 rows. */
-static void tasks_have_several_blocks_of_rows_where_keys_are_many(void **state) {
+TEST(tasks_have_several_blocks_of_rows_where_keys_are_many) {
     const flash_params_t few_keys = problem(1, 4096, 1024, 1, 16);
     const flash_params_t many_keys = problem(1, 4096, 4096, 1, 16);
-    (void)state;
     assert_int_equal(plan_with(&AMX_ROW, &few_keys, 1).rows_per_task, 256);
     assert_int_equal(plan_with(&AMX_ROW, &many_keys, 2).rows_per_task, 1024);
     assert_int_equal(plan_with(&AMX_ROW, &many_keys, 3).rows_per_task, 512);
@@ -447,9 +421,8 @@ static void tasks_have_several_blocks_of_rows_where_keys_are_many(void **state) 
     assert_int_equal(plan_of(&many_keys, 1).rows_per_task, B_R);
 }
 
-static void tasks_have_fewer_rows_where_threads_have_none(void **state) {
+TEST(tasks_have_fewer_rows_where_threads_have_none) {
     const flash_params_t blocks = problem(1, 2 * B_R, 300, 1, 4), one = problem(1, B_R, 300, 1, 4);
-    (void)state;
     assert_int_equal(plan_of(&blocks, 8).rows_per_task, B_R);
     assert_int_equal(plan_of(&blocks, 9).rows_per_task, B_R / 2);
     assert_int_equal(plan_of(&blocks, 64).rows_per_task, B_R / 2); /* two units */
@@ -487,8 +460,7 @@ static void check_share(const flash_params_t *p, const cpu_plan_t *plan) {
         assert_true(n_taken + n_heads - plan->n_whole <= plan->n_slots);
 }
 
-static void every_worker_has_as_many_whole_heads_and_all_have_slots(void **state) {
-    (void)state;
+TEST(every_worker_has_as_many_whole_heads_and_all_have_slots) {
     for (int32_t n_heads_kv = 1; n_heads_kv <= 40; n_heads_kv++) {
         const flash_params_t p = problem(2, 300, 300, 1, n_heads_kv);
         for (int32_t n_workers = 1; n_workers <= MOST_WORKERS; n_workers++) {
@@ -504,10 +476,9 @@ static void every_worker_has_as_many_whole_heads_and_all_have_slots(void **state
     }
 }
 
-static void heads_side_by_side_go_by_turns(void **state) {
+TEST(heads_side_by_side_go_by_turns) {
     const flash_params_t p = problem(1, 300, 100, 1, 32); /* 128 KB a head */
     flash_params_t behind = p;
-    (void)state;
     behind.k_stride.seq = D_HEAD;
     behind.k_stride.head = (int64_t)100 * D_HEAD;
     assert_int_equal(plan_of(&p, 1).turns, 8);
@@ -516,23 +487,21 @@ static void heads_side_by_side_go_by_turns(void **state) {
     assert_int_equal(plan_of(&behind, 1).turns, 1);
 }
 
-static void less_memory_means_fewer_turns(void **state) {
+TEST(less_memory_means_fewer_turns) {
     const flash_params_t p = problem(1, 300, 100, 1, 32);
     const cpu_plan_t plan = plan_of(&p, 2);
     const uint64_t single = bytes_of_single_heads(&plan);
-    (void)state;
     assert_int_equal(plan_within(&p, 2, single).turns, 1);
     assert_int_equal(plan_within(&p, 2, single + 4 * plan.packed_size).turns, 2);
     assert_true(single < cpu_plan_workspace(&plan));
 }
 
 /* Workers go on with packed keys of a single head, and with fewer rows in a task. */
-static void less_memory_takes_slots_and_rows_before_workers(void **state) {
+TEST(less_memory_takes_slots_and_rows_before_workers) {
     const flash_params_t heads = problem(1, 300, 100, 1, 32);
     flash_params_t rows = problem(1, 8192, 4096, 1, 16);
     cpu_plan_t plan = plan_of(&heads, 8);
     const uint64_t one_slot = bytes_of_single_heads(&plan) - 14 * plan.packed_size;
-    (void)state;
     assert_int_equal(plan_within(&heads, 8, one_slot).n_slots, 1);
     assert_int_equal(plan_within(&heads, 8, one_slot).n_whole, 0);
     assert_true(cpu_plan_fit(&plan, &heads, one_slot - 1) && plan.n_workers == 7);
@@ -547,28 +516,25 @@ static void less_memory_takes_slots_and_rows_before_workers(void **state) {
     assert_true(plan.rows_per_task == 512 && plan.n_workers == 2 && plan.n_slots == 1);
 }
 
-static void large_or_unlike_heads_are_shared(void **state) {
+TEST(large_or_unlike_heads_are_shared) {
     const int32_t used[2] = {300, 20};
     const flash_params_t large = problem(2, 4096, 4096, 1, 8);
     flash_params_t unlike = problem(2, 300, 300, 1, 8);
-    (void)state;
     unlike.seqused_k = used;
     assert_int_equal(whole_heads(&large, 2), 0);
     assert_int_equal(whole_heads(&unlike, 2), 0);
 }
 
-static void heads_of_many_rows_are_whole_in_four_rounds(void **state) {
+TEST(heads_of_many_rows_are_whole_in_four_rounds) {
     const flash_params_t many = problem(1, 300, 300, 4, 8), few = problem(1, 100, 400, 4, 8);
-    (void)state;
     assert_int_equal(whole_heads(&many, 2), 8);
     assert_int_equal(whole_heads(&many, 3), 0);
     assert_int_equal(whole_heads(&many, 8), 0);
     assert_int_equal(whole_heads(&few, 8), 8);
 }
 
-static void heads_that_pack_nothing_are_not_whole(void **state) {
+TEST(heads_that_pack_nothing_are_not_whole) {
     const flash_params_t split = problem(1, 1, 8192, 4, 8), short_rows = problem(2, 50, 50, 1, 8);
-    (void)state;
     assert_int_equal(whole_heads(&split, 2), 0);
     assert_int_equal(whole_heads(&short_rows, 2), 0);
 }
@@ -625,8 +591,7 @@ static flash_config_t config_of(int32_t arch) {
     return (flash_config_t){.arch = arch, .dtype = FLASH_DTYPE_BF16, .B_r = 96, .B_c = 128};
 }
 
-static void what_cannot_be_counted_is_refused(void **state) {
-    (void)state;
+TEST(what_cannot_be_counted_is_refused) {
     for (int i = 0; i < N_ARCHS; i++)
         for (size_t j = 0; j < sizeof UNCOUNTABLE / sizeof UNCOUNTABLE[0]; j++) {
             const flash_config_t config = config_of(ARCHS[i]);
@@ -637,7 +602,7 @@ static void what_cannot_be_counted_is_refused(void **state) {
         }
 }
 
-static void keys_that_are_too_many_to_share_are_planned(void **state) {
+TEST(keys_that_are_too_many_to_share_are_planned) {
     const flash_params_t p = {.batch = 1,
                               .n_heads = 1,
                               .n_heads_kv = 1,
@@ -646,7 +611,6 @@ static void keys_that_are_too_many_to_share_are_planned(void **state) {
                               .seqlen_k = INT32_MAX,
                               .d_head = INT32_MAX,
                               .d_head_v = INT32_MAX};
-    (void)state;
     for (int i = 0; i < N_ARCHS; i++) {
         const flash_config_t config = config_of(ARCHS[i]);
         cpu_plan_t plan;
@@ -656,7 +620,7 @@ static void keys_that_are_too_many_to_share_are_planned(void **state) {
 }
 
 /* These sizes are far from ordinary, but 63 bits count their workspace. */
-static void what_can_be_counted_is_planned(void **state) {
+TEST(what_can_be_counted_is_planned) {
     const flash_params_t problems[] = {{.batch = 1,
                                         .n_heads = 1,
                                         .n_heads_kv = 1,
@@ -689,7 +653,6 @@ static void what_can_be_counted_is_planned(void **state) {
                                         .seqlen_k = 1 << 20,
                                         .d_head = INT32_MAX,
                                         .d_head_v = INT32_MAX}};
-    (void)state;
     for (int i = 0; i < N_ARCHS; i++)
         for (size_t j = 0; j < sizeof problems / sizeof problems[0]; j++) {
             const flash_config_t config = config_of(ARCHS[i]);
@@ -702,47 +665,4 @@ static void what_can_be_counted_is_planned(void **state) {
             assert_true(cpu_plan_fit(&plan, &problems[j], plan.least_workspace));
             assert_true(plan.n_workers >= 1);
         }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_family_of_cuda_is_refused),
-        cmocka_unit_test(many_rows_pack_their_keys_or_share_them),
-        cmocka_unit_test(few_rows_read_keys_where_they_lie),
-        cmocka_unit_test(steps_are_for_keys_that_share_few_sets_or_fill_lines),
-        cmocka_unit_test(tiles_decode_two_to_sixteen_rows_of_bf16),
-        cmocka_unit_test(the_reference_goes_row_by_row),
-        cmocka_unit_test(what_cannot_be_counted_is_refused),
-        cmocka_unit_test(keys_that_are_too_many_to_share_are_planned),
-        cmocka_unit_test(neighbours_do_not_decide_what_tasks_share),
-        cmocka_unit_test(rows_are_cut_into_parts_only_where_keys_are_shared),
-        cmocka_unit_test(packed_blocks_are_counted_from_the_first_that_is_seen),
-        cmocka_unit_test(what_can_be_counted_is_planned),
-        cmocka_unit_test(split_tasks_have_every_key_of_every_head_once),
-        cmocka_unit_test(splits_of_several_blocks_of_rows_have_every_key_once),
-        cmocka_unit_test(nothing_is_beyond_the_last_split),
-        cmocka_unit_test(a_call_ends_with_smaller_tasks),
-        cmocka_unit_test(only_the_last_sequence_does),
-        cmocka_unit_test(more_keys_never_have_fewer_splits),
-        cmocka_unit_test(the_workspace_has_room_for_the_splits_of_shorter_sequences),
-        cmocka_unit_test(the_workspace_has_room_for_the_splits_of_fewer_rows),
-        cmocka_unit_test(heads_side_by_side_are_together),
-        cmocka_unit_test(heads_behind_each_other_are_not),
-        cmocka_unit_test(many_threads_take_fewer_heads_each),
-        cmocka_unit_test(many_rows_are_of_one_head),
-        cmocka_unit_test(rows_on_tiles_are_of_several_heads),
-        cmocka_unit_test(heads_on_tiles_are_fewer),
-        cmocka_unit_test(tasks_have_every_row_once),
-        cmocka_unit_test(large_tasks_have_every_row_once),
-        cmocka_unit_test(tasks_have_several_blocks_of_rows_where_keys_are_many),
-        cmocka_unit_test(tasks_have_fewer_rows_where_threads_have_none),
-        cmocka_unit_test(every_worker_has_as_many_whole_heads_and_all_have_slots),
-        cmocka_unit_test(heads_side_by_side_go_by_turns),
-        cmocka_unit_test(less_memory_means_fewer_turns),
-        cmocka_unit_test(less_memory_takes_slots_and_rows_before_workers),
-        cmocka_unit_test(large_or_unlike_heads_are_shared),
-        cmocka_unit_test(heads_of_many_rows_are_whole_in_four_rounds),
-        cmocka_unit_test(heads_that_pack_nothing_are_not_whole),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

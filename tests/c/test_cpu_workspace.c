@@ -96,8 +96,7 @@ static void print_problem(const flash_config_t *c, const flash_params_t *p) {
 
 /* ---- Sizes that suffice ---- */
 
-static void what_suffices_for_a_problem_suffices_for_every_smaller_one(void **state) {
-    (void)state;
+TEST(what_suffices_for_a_problem_suffices_for_every_smaller_one) {
     for (int i = 0; i < N_PAIRS; i++) {
         const flash_config_t *config = &ONE_OF(CONFIGS);
         flash_params_t large = random_kind(config), small = large;
@@ -113,8 +112,7 @@ static void what_suffices_for_a_problem_suffices_for_every_smaller_one(void **st
 }
 
 /* Each step adds one query, key or sequence, where splits and shared keys begin and end. */
-static void no_size_falls_from_one_length_to_the_next(void **state) {
-    (void)state;
+TEST(no_size_falls_from_one_length_to_the_next) {
     for (int i = 0; i < N_CONFIGS; i++) {
         flash_params_t p = {
             .n_heads = 32, .n_heads_kv = 8, .group = 4, .d_head = 64, .d_head_v = 64};
@@ -134,11 +132,10 @@ static void no_size_falls_from_one_length_to_the_next(void **state) {
 }
 
 /* 32 queries and 4096 keys are split; 25 and 2262 are not, and pack all of their keys. */
-static void a_chunk_that_is_not_split_fits_where_a_larger_one_is(void **state) {
+TEST(a_chunk_that_is_not_split_fits_where_a_larger_one_is) {
     flash_params_t p = {.n_heads = 32, .n_heads_kv = 8, .group = 4, .d_head = 64, .d_head_v = 64};
     const flash_config_t *config = &CONFIGS[2];
     cpu_plan_t plan;
-    (void)state;
     set_lengths(&p, 1, 32, 4096);
     const uint64_t large = least_of(config, &p);
     set_lengths(&p, 1, 25, 2262);
@@ -154,9 +151,8 @@ static cpu_plan_t plan_with(const flash_config_t *config, const flash_params_t *
 }
 
 /* Many rows of a head share packed keys. Those of latent attention are long, and its heads many. */
-static void a_bound_on_lengths_is_not_paid_for_without_end(void **state) {
+TEST(a_bound_on_lengths_is_not_paid_for_without_end) {
     static const int32_t queries[] = {17, 25, 1000}, some = 0;
-    (void)state;
     for (int i = 0; i < N_CONFIGS; i++)
         for (size_t j = 0; j < sizeof queries / sizeof queries[0]; j++) {
             flash_params_t p = {.n_heads = 16,
@@ -176,9 +172,8 @@ static void a_bound_on_lengths_is_not_paid_for_without_end(void **state) {
 }
 
 /* A workspace that a larger problem asks for leaves a smaller one nearly all of its workers. */
-static void a_larger_problems_workspace_has_room_for_the_workers(void **state) {
+TEST(a_larger_problems_workspace_has_room_for_the_workers) {
     int n_fewer = 0;
-    (void)state;
     for (int i = 0; i < N_PAIRS; i++) {
         const flash_config_t *config = &ONE_OF(CONFIGS);
         flash_params_t large = random_kind(config), small = large;
@@ -205,8 +200,7 @@ static cpu_plan_t random_plan(flash_params_t *p, int32_t *n_threads) {
     return plan_with(config, p, *n_threads);
 }
 
-static void a_plan_has_all_it_gains_by_in_what_it_asks_for(void **state) {
-    (void)state;
+TEST(a_plan_has_all_it_gains_by_in_what_it_asks_for) {
     for (int i = 0; i < N_PAIRS; i++) {
         flash_params_t p;
         int32_t n_threads;
@@ -239,8 +233,7 @@ static void check_use(const cpu_plan_t *wanted, const flash_params_t *p, uint64_
                 plan.n_workers * plan.turns + n_heads - plan.n_whole <= plan.n_slots);
 }
 
-static void scratch_and_slots_fit_in_every_size(void **state) {
-    (void)state;
+TEST(scratch_and_slots_fit_in_every_size) {
     for (int i = 0; i < N_PAIRS / 20; i++) {
         flash_params_t p;
         int32_t n_threads;
@@ -257,17 +250,4 @@ static void scratch_and_slots_fit_in_every_size(void **state) {
         for (uint64_t size = plan.least_workspace; size <= full; size += (full - size) / 50 + 1)
             check_use(&plan, &p, size);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_suffices_for_a_problem_suffices_for_every_smaller_one),
-        cmocka_unit_test(no_size_falls_from_one_length_to_the_next),
-        cmocka_unit_test(a_chunk_that_is_not_split_fits_where_a_larger_one_is),
-        cmocka_unit_test(a_bound_on_lengths_is_not_paid_for_without_end),
-        cmocka_unit_test(a_larger_problems_workspace_has_room_for_the_workers),
-        cmocka_unit_test(a_plan_has_all_it_gains_by_in_what_it_asks_for),
-        cmocka_unit_test(scratch_and_slots_fit_in_every_size),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,16 +31,14 @@ static uint32_t next_random(uint64_t *state) {
     return (uint32_t)(*state >> 32);
 }
 
-static void small_divisors(void **state) {
+TEST(small_divisors) {
     uint64_t random = 1;
-    (void)state;
     for (int32_t d = 1; d <= SMALL_DIVISORS; d++)
         check_divisor(d, next_random(&random));
 }
 
-static void powers_of_two_and_their_neighbours(void **state) {
+TEST(powers_of_two_and_their_neighbours) {
     uint64_t random = 2;
-    (void)state;
     for (int bit = 1; bit <= 30; bit++)
         for (int32_t beside = -1; beside <= 1; beside++)
             check_divisor((1 << bit) + beside, next_random(&random));
@@ -49,20 +47,10 @@ static void powers_of_two_and_their_neighbours(void **state) {
 }
 
 /* Divisors have every magnitude. */
-static void random_divisors(void **state) {
+TEST(random_divisors) {
     uint64_t random = 3;
-    (void)state;
     for (int i = 0; i < RANDOM_DIVISORS; i++) {
         const int32_t d = (int32_t)(next_random(&random) >> (1 + i % 31));
         check_divisor(d > 0 ? d : 1, next_random(&random));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_divisors),
-        cmocka_unit_test(powers_of_two_and_their_neighbours),
-        cmocka_unit_test(random_divisors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,8 +75,7 @@ static bool one_processor_is_one_thread(void *argument) {
     return true;
 }
 
-static void num_threads(void **state) {
-    (void)state;
+TEST(num_threads) {
     check_in_child(three_threads, NULL);
     check_in_child(there_are_default_threads, NULL);
     check_in_child(one_processor_is_one_thread, NULL);
@@ -110,7 +109,7 @@ static bool value_is_refused(void *argument) {
     return true;
 }
 
-static void bad_values(void **state) {
+TEST(bad_values) {
     variable_t variables[] = {
         {"FLASHATTN_NUM_THREADS", "0"},    {"FLASHATTN_NUM_THREADS", "-1"},
         {"FLASHATTN_NUM_THREADS", "4097"}, {"FLASHATTN_NUM_THREADS", "two"},
@@ -121,7 +120,6 @@ static void bad_values(void **state) {
         {"FLASHATTN_TUNING", "/nowhere"},  {"FLASHATTN_TUNING", "/"},
         {"FLASHATTN_TUNING", "/dev/null"}, {"FLASHATTN_TUNING", "/dev/zero"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
         check_in_child(value_is_refused, &variables[i]);
 }
@@ -133,8 +131,7 @@ static bool empty_value_is_default(void *argument) {
     return true;
 }
 
-static void empty_values(void **state) {
-    (void)state;
+TEST(empty_values) {
     check_in_child(empty_value_is_default, "FLASHATTN_NUM_THREADS");
     check_in_child(empty_value_is_default, "FLASHATTN_CPU_ISA");
     check_in_child(empty_value_is_default, "FLASHATTN_CONFIG");
@@ -169,7 +166,7 @@ static bool empty_former_name_is_not_set(void *argument) {
     return true;
 }
 
-static void former_names(void **state) {
+TEST(former_names) {
     variable_t variables[] = {
         {"FLASHATTN_NUM_THREADS", "1"},
         {"FLASHATTN_CPU_ISA", "reference"},
@@ -177,7 +174,6 @@ static void former_names(void **state) {
         {"FLASHATTN_TRACE", "0"},
         {"FLASHATTN_TUNING", "none"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         check_in_child(former_name_is_refused, &variables[i]);
         check_in_child(empty_former_name_is_not_set, &variables[i]);
@@ -259,9 +255,8 @@ static bool has_amx(void *argument) {
     return true;
 }
 
-static void refused_amx(void **state) {
+TEST(refused_amx) {
     bool *amx = mmap(NULL, sizeof *amx, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    (void)state;
     assert_true(amx != MAP_FAILED);
     check_in_child(has_amx, amx);
     const bool to_refuse = *amx;
@@ -272,8 +267,7 @@ static void refused_amx(void **state) {
 }
 #endif
 
-static void cpu_isa(void **state) {
-    (void)state;
+TEST(cpu_isa) {
     check_in_child(isa_is_hidden, "reference");
     check_in_child(isa_is_hidden, "avx2");
     check_in_child(isa_is_hidden, "AVX2");
@@ -327,10 +321,9 @@ static bool own_kernel_is_used(void *argument) {
     return true;
 }
 
-static void config(void **state) {
+TEST(config) {
     lost_config_t not_built = {"REFERENCE (FP32, any, 17, 1)", FLASH_ERROR_NOT_BUILT};
     lost_config_t against_the_rules = {"REFERENCE (FP32, any, 0, 1)", FLASH_ERROR_INVALID_CONFIG};
-    (void)state;
     check_in_child(config_is_forced, NULL);
     check_in_child(config_is_lost, &not_built);
     check_in_child(config_is_lost, &against_the_rules);
@@ -392,7 +385,7 @@ static bool cpu_needs_no_results(void *argument) {
     return true;
 }
 
-static void tuning(void **state) {
+TEST(tuning) {
     tuning_file_t files[] = {
         {FLASH_TUNING_HEADER "\n", NULL},
         {FLASH_TUNING_HEADER
@@ -402,7 +395,6 @@ static void tuning(void **state) {
         {FLASH_TUNING_HEADER "\n#\ncc=90 sms=no\n", "FLASHATTN_TUNING: line 3: expected a number"},
         {"tuned\n", "FLASHATTN_TUNING: line 1 is \"tuned\""},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
         check_in_child(file_is_read, &files[i]);
     check_in_child(none_is_no_file, NULL);
@@ -454,8 +446,7 @@ static bool closed_standard_error_leaves_errno(void *argument) {
     return true;
 }
 
-static void trace(void **state) {
-    (void)state;
+TEST(trace) {
     check_in_child(closed_standard_error_leaves_errno, NULL);
     check_in_child(traced_lines, "1");
     check_in_child(traced_lines, "0");
@@ -463,23 +454,10 @@ static void trace(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(num_threads),
-        cmocka_unit_test(bad_values),
-        cmocka_unit_test(empty_values),
-        cmocka_unit_test(former_names),
-        cmocka_unit_test(cpu_isa),
-        cmocka_unit_test(config),
-        cmocka_unit_test(tuning),
-        cmocka_unit_test(trace),
-#if defined(__x86_64__)
-        cmocka_unit_test(refused_amx),
-#endif
-    };
     unsetenv("FLASHATTN_NUM_THREADS");
     unsetenv("FLASHATTN_CPU_ISA");
     unsetenv("FLASHATTN_CONFIG");
     unsetenv("FLASHATTN_TRACE");
     unsetenv("FLASHATTN_TUNING");
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

@@ -33,11 +33,10 @@ static void must_not_run(void *context, int32_t n_tasks, flash_task_t task, void
     fail_msg("the hook of the process ran a call that has an executor of its own");
 }
 
-static void an_executor_runs_its_call_alone(void **state) {
+TEST(an_executor_runs_its_call_alone) {
     counts_t counts = {0};
     flash_executor_t executor = FLASH_EXECUTOR_INIT;
     test_problem_t p, expected;
-    (void)state;
     problem_create(&expected, SHARED, 1);
     problem_run(&expected);
     problem_create(&p, SHARED, 1);
@@ -57,11 +56,10 @@ static void an_executor_runs_its_call_alone(void **state) {
 }
 
 /* An executor without run limits the library's threads, whatever hook the process has. */
-static void an_executor_limits_the_librarys_threads(void **state) {
+TEST(an_executor_limits_the_librarys_threads) {
     flash_executor_t executor = FLASH_EXECUTOR_INIT;
     uint64_t all = 0, one = 0;
     test_problem_t p;
-    (void)state;
     problem_create(&p, SHARED, 2);
     assert_success(flash_set_num_threads(4));
     assert_success(flash_workspace_size(&p.args, NULL, &all));
@@ -93,9 +91,8 @@ static void check_refused(flash_executor_t executor, flash_status_t status, cons
     problem_destroy(&p);
 }
 
-static void bad_executors_are_refused(void **state) {
+TEST(bad_executors_are_refused) {
     flash_executor_t e = FLASH_EXECUTOR_INIT, good = e;
-    (void)state;
     good.run = count_and_run;
     good.n_workers = 1;
     e = good, e.n_workers = 0, check_refused(e, INVALID, "executor.n_workers is 0: not 1 ... 4096");
@@ -145,10 +142,9 @@ static void lead(crew_t *crew) {
     problem_destroy(&p);
 }
 
-static void a_team_shares_the_calls_of_its_leader(void **state) {
+TEST(a_team_shares_the_calls_of_its_leader) {
     static crew_t crew;
     pthread_t threads[TEAM_THREADS - 1];
-    (void)state;
     problem_create(&crew.expected, SHARED, 4);
     problem_run(&crew.expected);
     assert_success(flash_team_init(&crew.team, TEAM_THREADS));
@@ -162,11 +158,10 @@ static void a_team_shares_the_calls_of_its_leader(void **state) {
     problem_destroy(&crew.expected);
 }
 
-static void a_team_of_one_needs_no_help(void **state) {
+TEST(a_team_of_one_needs_no_help) {
     flash_team_t team;
     flash_executor_t executor = FLASH_EXECUTOR_INIT;
     test_problem_t p;
-    (void)state;
     assert_success(flash_team_init(&team, 1));
     problem_create(&p, SHARED, 5);
     executor.run = flash_team_run;
@@ -182,22 +177,9 @@ static void a_team_of_one_needs_no_help(void **state) {
     problem_destroy(&p);
 }
 
-static void bad_teams_are_refused(void **state) {
+TEST(bad_teams_are_refused) {
     flash_team_t team;
-    (void)state;
     assert_refused(flash_team_init(NULL, 1), INVALID, "team is NULL");
     assert_refused(flash_team_init(&team, 0), INVALID, "n_threads is 0");
     assert_refused(flash_team_init(&team, 4097), INVALID, "n_threads is 4097");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_executor_runs_its_call_alone),
-        cmocka_unit_test(an_executor_limits_the_librarys_threads),
-        cmocka_unit_test(bad_executors_are_refused),
-        cmocka_unit_test(a_team_shares_the_calls_of_its_leader),
-        cmocka_unit_test(a_team_of_one_needs_no_help),
-        cmocka_unit_test(bad_teams_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

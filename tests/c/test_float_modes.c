@@ -235,8 +235,7 @@ static void check_all(void) {
     }
 }
 
-static void modes_of_the_caller_change_nothing(void **state) {
-    (void)state;
+TEST_WITH_TEARDOWN(modes_of_the_caller_change_nothing, default_threads) {
     for (int32_t n_threads = 1; n_threads <= 4; n_threads += 3) {
         assert_success(flash_set_num_threads(n_threads));
         check_all();
@@ -244,8 +243,7 @@ static void modes_of_the_caller_change_nothing(void **state) {
 }
 
 /* Threads start with the modes of the thread that starts them, unless they set their own. */
-static void modes_at_the_start_of_the_threads_change_nothing(void **state) {
-    (void)state;
+TEST_WITH_TEARDOWN(modes_at_the_start_of_the_threads_change_nothing, default_threads) {
     for (size_t i = 0; i < N_MODES; i++) {
         enter(&MODES[i]);
         const flash_status_t set = flash_set_num_threads(4);
@@ -258,9 +256,8 @@ static void modes_at_the_start_of_the_threads_change_nothing(void **state) {
 }
 
 /* A trap would end the program. */
-static void traps_of_the_caller_do_not_spring(void **state) {
+TEST_WITH_TEARDOWN(traps_of_the_caller_do_not_spring, default_threads) {
     calls_t c;
-    (void)state;
     create(&c, 1e-39f);
     assert_success(flash_set_num_threads(4));
     if (feenableexcept(FE_INEXACT | FE_UNDERFLOW) == -1)
@@ -309,8 +306,7 @@ static void run_in_threads(void *context, int32_t n_tasks, flash_task_t task, vo
         pthread_join(threads[i], NULL);
 }
 
-static void modes_of_the_hooks_threads_change_nothing(void **state) {
-    (void)state;
+TEST_WITH_TEARDOWN(modes_of_the_hooks_threads_change_nothing, default_threads) {
     assert_success(flash_set_parallel_for(run_in_threads, NULL, N_MODES));
     atomic_store(&n_changed, 0);
     check_all();
@@ -318,12 +314,5 @@ static void modes_of_the_hooks_threads_change_nothing(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(modes_of_the_caller_change_nothing, default_threads),
-        cmocka_unit_test_teardown(modes_at_the_start_of_the_threads_change_nothing,
-                                  default_threads),
-        cmocka_unit_test_teardown(traps_of_the_caller_do_not_spring, default_threads),
-        cmocka_unit_test_teardown(modes_of_the_hooks_threads_change_nothing, default_threads),
-    };
-    return cmocka_run_group_tests(tests, compute_expected, destroy_expected);
+    return run_all_tests(compute_expected, destroy_expected);
 }

@@ -24,9 +24,8 @@ static bool computes_the_same(void *right) {
     return true;
 }
 
-static void a_child_computes(void **state) {
+TEST(a_child_computes) {
     test_problem_t right;
-    (void)state;
     assert_success(flash_set_num_threads(4));
     problem_create(&right, SIZES, 31);
     problem_run(&right);
@@ -44,9 +43,8 @@ static bool forks_again(void *right) {
     return computes_the_same(right);
 }
 
-static void a_grandchild_computes(void **state) {
+TEST(a_grandchild_computes) {
     test_problem_t right;
-    (void)state;
     problem_create(&right, SIZES, 31);
     problem_run(&right);
     check_in_child(forks_again, &right);
@@ -64,10 +62,9 @@ static void *keep_calling(void *problem) {
     return NULL;
 }
 
-static void forks_while_another_thread_calls(void **state) {
+TEST(forks_while_another_thread_calls) {
     test_problem_t right, busy;
     pthread_t thread;
-    (void)state;
 #ifdef __SANITIZE_ADDRESS__
     skip(); /* the locks of its own runtime do not survive a fork while another thread holds them */
 #endif
@@ -84,13 +81,4 @@ static void forks_while_another_thread_calls(void **state) {
     assert_int_equal(atomic_load(&n_failures), 0);
     problem_destroy(&busy);
     problem_destroy(&right);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_child_computes),
-        cmocka_unit_test(a_grandchild_computes),
-        cmocka_unit_test(forks_while_another_thread_calls),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

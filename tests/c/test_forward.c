@@ -29,8 +29,7 @@ static const sizes_t SIZES[] = {
 };
 enum { N_SIZES = sizeof SIZES / sizeof SIZES[0] };
 
-static void masks_and_softcap(void **state) {
-    (void)state;
+TEST(masks_and_softcap) {
     for (int i = 0; i < N_SIZES; i++) {
         check_flags(SIZES[i], 0, 0, 0, 0);
         check_flags(SIZES[i], FLASH_FLAG_CAUSAL, 0, 0, 0);
@@ -43,10 +42,9 @@ static void masks_and_softcap(void **state) {
 }
 
 /* An array of sinks may have any alignment on the CPU. */
-static void sinks(void **state) {
+TEST(sinks) {
     static const float values[] = {0.5f, -1, 2, 0, 1, -3, 0.25f, 3};
     char unaligned[sizeof values + 1];
-    (void)state;
     memcpy(unaligned + 1, values, sizeof values);
     for (int i = 0; i < N_SIZES; i++) {
         test_problem_t p, q;
@@ -93,10 +91,9 @@ static void check_bias(sizes_t sizes, flash_mask_t mask, const void *elements) {
 }
 
 /* Both may have any alignment on the CPU. */
-static void slopes_and_masks(void **state) {
+TEST(slopes_and_masks) {
     static float numbers[MASK_ELEMENTS];
     static uint32_t words[MASK_ELEMENTS];
-    (void)state;
     for (int i = 0; i < MASK_ELEMENTS; i++) {
         numbers[i] = i % 7 == 3 ? -INFINITY : (float)(i % 11) / 8;
         words[i] = (uint32_t)i * 2654435761u;
@@ -132,8 +129,7 @@ static void run_with(test_problem_t *p, const flash_kernel_t *kernel) {
     assert_success(flash_forward(&p->args, kernel, NULL));
 }
 
-static void every_kernel_of_the_machine(void **state) {
-    (void)state;
+TEST(every_kernel_of_the_machine) {
     for (int i = 0; i < N_SIZES; i++) {
         test_problem_t p;
         int n_run = 0;
@@ -154,11 +150,10 @@ static void every_kernel_of_the_machine(void **state) {
     }
 }
 
-static void rows_without_keys_are_zero(void **state) {
+TEST(rows_without_keys_are_zero) {
     const sizes_t sizes = {
         .batch = 1, .seqlen_q = 4, .seqlen_k = 2, .n_heads = 1, .n_heads_kv = 1, .d_head = 8};
     test_problem_t p;
-    (void)state;
     problem_create(&p, sizes, 5);
     p.args.flags = FLASH_FLAG_CAUSAL; /* queries 0 and 1 lie before the first key */
     problem_run(&p);
@@ -170,9 +165,8 @@ static void rows_without_keys_are_zero(void **state) {
     problem_destroy(&p);
 }
 
-static void without_lse_nothing_else_changes(void **state) {
+TEST(without_lse_nothing_else_changes) {
     test_problem_t with, without;
-    (void)state;
     problem_create(&with, SMALL, 6);
     problem_create(&without, SMALL, 6);
     without.args.lse = NULL;
@@ -185,9 +179,8 @@ static void without_lse_nothing_else_changes(void **state) {
     problem_destroy(&without);
 }
 
-static void broadcast_keys(void **state) {
+TEST(broadcast_keys) {
     test_problem_t p;
-    (void)state;
     problem_create(&p, SMALL, 7);
     p.args.flags = FLASH_FLAG_BROADCAST;
     p.args.k.stride_batch = p.args.v.stride_head = p.args.q.stride_seq = 0;
@@ -197,10 +190,9 @@ static void broadcast_keys(void **state) {
 }
 
 /* Two sequences in one ragged tensor give the same as the two sequences alone. */
-static void a_ragged_batch(void **state) {
+TEST(a_ragged_batch) {
     static const int32_t cu_q[] = {0, 3, 5}, cu_k[] = {0, 5, 9}, used[] = {4, 4};
     test_problem_t p;
-    (void)state;
     problem_create(&p, SMALL, 8);
     p.args.cu_seqlens_q = cu_q;
     p.args.cu_seqlens_k = cu_k;
@@ -227,10 +219,9 @@ static void a_ragged_batch(void **state) {
     problem_destroy(&p);
 }
 
-static void unaligned_pointers_are_served(void **state) {
+TEST(unaligned_pointers_are_served) {
     test_problem_t p;
     unsigned char *o, *q;
-    (void)state;
     problem_create(&p, SMALL, 9);
     q = malloc(p.o_count * sizeof(float) + 1);
     o = malloc(p.o_count * sizeof(float) + 1);
@@ -249,9 +240,8 @@ static void unaligned_pointers_are_served(void **state) {
 }
 
 /* The workspace of one thread suffices, and a byte less does not. */
-static void the_least_workspace(void **state) {
+TEST(the_least_workspace) {
     test_problem_t p;
-    (void)state;
     problem_create(&p, SIZES[2], 10);
     assert_success(flash_set_num_threads(1));
     problem_reallocate_workspace(&p);
@@ -269,13 +259,12 @@ static void the_least_workspace(void **state) {
 }
 
 /* query_support() reads no data; select_kernel() returns the kernel that forward() takes. */
-static void the_selected_kernel_serves(void **state) {
+TEST(the_selected_kernel_serves) {
     test_problem_t p;
     flash_config_t config = FLASH_CONFIG_INIT;
     const flash_kernel_t *kernel = NULL;
     char reason[256] = "";
     flash_forward_args_t shape;
-    (void)state;
     problem_create(&p, SMALL, 11);
     shape = p.args;
     shape.q.data = shape.k.data = shape.v.data = shape.o.data = shape.workspace = NULL;
@@ -291,13 +280,12 @@ static void the_selected_kernel_serves(void **state) {
 }
 
 /* A caller may plan a call before there is memory for its mask. */
-static void a_mask_without_data_is_planned(void **state) {
+TEST(a_mask_without_data_is_planned) {
     test_problem_t p;
     flash_mask_t mask = FLASH_MASK_INIT;
     const float numbers[MASK_ROW] = {0};
     const flash_kernel_t *planned = NULL, *selected = NULL;
     uint64_t size = 0;
-    (void)state;
     problem_create(&p, SMALL, 11);
     mask.kind = FLASH_MASK_ADD;
     mask.stride_key = 1;
@@ -313,22 +301,4 @@ static void a_mask_without_data_is_planned(void **state) {
     assert_success(flash_select_kernel(&p.args, &selected, NULL, 0));
     assert_ptr_equal(selected, planned);
     problem_destroy(&p);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(masks_and_softcap),
-        cmocka_unit_test(sinks),
-        cmocka_unit_test(slopes_and_masks),
-        cmocka_unit_test(every_kernel_of_the_machine),
-        cmocka_unit_test(rows_without_keys_are_zero),
-        cmocka_unit_test(without_lse_nothing_else_changes),
-        cmocka_unit_test(broadcast_keys),
-        cmocka_unit_test(a_ragged_batch),
-        cmocka_unit_test(unaligned_pointers_are_served),
-        cmocka_unit_test(the_least_workspace),
-        cmocka_unit_test(the_selected_kernel_serves),
-        cmocka_unit_test(a_mask_without_data_is_planned),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -137,18 +137,16 @@ static void note_rows_of_all(bool aligned, bool chosen[MOST_ROWS]) {
     }
 }
 
-static void what_tma_can_address_needs_no_row_without_code_for_hopper(void **state) {
+TEST(what_tma_can_address_needs_no_row_without_code_for_hopper) {
     static bool chosen[MOST_ROWS];
-    (void)state;
     note_rows_of_all(true, chosen);
     for (int32_t i = 0; i < kernel_table_count; i++)
         if (chosen[i] && !has_code_for_hopper(&kernel_table[i].config))
             fail_msg("%s is chosen", kernel_table[i].name);
 }
 
-static void some_call_chooses_each_row_with_code_for_hopper(void **state) {
+TEST(some_call_chooses_each_row_with_code_for_hopper) {
     static bool chosen[MOST_ROWS];
-    (void)state;
     note_rows_of_all(true, chosen);
     note_rows_of_all(false, chosen);
     for (int32_t i = 0; i < kernel_table_count; i++)
@@ -158,9 +156,5 @@ static void some_call_chooses_each_row_with_code_for_hopper(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_tma_can_address_needs_no_row_without_code_for_hopper),
-        cmocka_unit_test(some_call_chooses_each_row_with_code_for_hopper),
-    };
-    return RUN_WITH_CUDA_ROWS(tests);
+    return has_cuda_kernels() ? run_all_tests(NULL, NULL) : SKIPPED_BY_CTEST;
 }

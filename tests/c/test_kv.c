@@ -24,36 +24,32 @@ static void check_keys(const flash_params_t *p, const flash_strides_t *strides, 
         }
 }
 
-static void a_sequence_of_a_contiguous_cache_is_one_run(void **state) {
+TEST(a_sequence_of_a_contiguous_cache_is_one_run) {
     const flash_params_t p = {.batch = BATCH, .seqlen_k = SEQLEN};
-    (void)state;
     for (int32_t b = 0; b < BATCH; b++)
         check_keys(&p, &stride, b, (int64_t)b * SEQLEN);
 }
 
-static void a_sequence_of_a_ragged_cache_is_one_run(void **state) {
+TEST(a_sequence_of_a_ragged_cache_is_one_run) {
     const int32_t begins[BATCH + 1] = {0, 7, 7, 17};
     const flash_params_t p = {.batch = BATCH, .seqlen_k = SEQLEN, .cu_seqlens_k = begins};
-    (void)state;
     for (int32_t b = 0; b < BATCH; b++)
         check_keys(&p, &ragged_stride, b, begins[b]);
 }
 
-static void a_run_ends_with_the_keys_in_use(void **state) {
+TEST(a_run_ends_with_the_keys_in_use) {
     const int32_t used[BATCH] = {0, 4, SEQLEN};
     const flash_params_t p = {.batch = BATCH, .seqlen_k = SEQLEN, .seqused_k = used};
-    (void)state;
     for (int32_t b = 0; b < BATCH; b++)
         check_keys(&p, &stride, b, (int64_t)b * SEQLEN);
 }
 
 /* Padding is taken from the keys in use, and a negative one for none. */
-static void keys_begin_behind_the_padding(void **state) {
+TEST(keys_begin_behind_the_padding) {
     const int32_t used[BATCH] = {SEQLEN, 4, 4}, padding[BATCH] = {3, 5, INT32_MIN};
     const int32_t begins[BATCH + 1] = {0, 10, 17, 27}, kept[BATCH] = {7, 0, 4};
     flash_params_t p = {
         .batch = BATCH, .seqlen_k = SEQLEN, .seqused_k = used, .leftpad_k = padding};
-    (void)state;
     for (int32_t b = 0; b < BATCH; b++) {
         assert_int_equal(flash_sequence(&p, b).len_k, kept[b]);
         check_keys(&p, &stride, b, (int64_t)b * SEQLEN + (b == 0 ? 3 : 0));
@@ -64,14 +60,13 @@ static void keys_begin_behind_the_padding(void **state) {
 }
 
 /* Padded and ragged batches alike find a sequence by its queries in use. */
-static void a_sequence_of_another_kernel_has_no_queries(void **state) {
+TEST(a_sequence_of_another_kernel_has_no_queries) {
     const int32_t begins[BATCH + 1] = {0, 4, 9, 15}, used[BATCH] = {4, 5, 3};
     flash_params_t p = {.batch = BATCH,
                         .seqlen_q = SEQLEN,
                         .seqlen_k = SEQLEN,
                         .cu_seqlens_q = begins,
                         .seqused_q = used};
-    (void)state;
     for (p.least_queries = 0; p.least_queries <= 6; p.least_queries++)
         for (p.most_queries = 0; p.most_queries <= 6; p.most_queries++)
             for (int32_t b = 0; b < BATCH; b++) {
@@ -91,8 +86,7 @@ static void check_first_keys(int32_t begin, int32_t end, int32_t most, int32_t e
     assert_int_equal(first.end, expected_end);
 }
 
-static void keys_taken_at_a_time_end_with_block_and_range(void **state) {
-    (void)state;
+TEST(keys_taken_at_a_time_end_with_block_and_range) {
     check_first_keys(2, 9, 4, 6);
     check_first_keys(2, 9, 100, 9);
     check_first_keys(2, INT32_MAX, INT32_MAX, INT32_MAX);
@@ -137,39 +131,35 @@ static void check_pages(const flash_params_t *p, int32_t batch, int32_t first_id
     }
 }
 
-static void a_page_of_a_cache_is_a_run(void **state) {
+TEST(a_page_of_a_cache_is_a_run) {
     flash_params_t p = paged_params();
-    (void)state;
     for (int32_t b = 0; b < BATCH; b++)
         check_pages(&p, b, 3 * b);
 }
 
-static void rows_of_a_page_table_may_be_any(void **state) {
+TEST(rows_of_a_page_table_may_be_any) {
     const int32_t rows[BATCH] = {2, 0, 1};
     flash_params_t p = paged_params();
-    (void)state;
     p.pages.rows = rows;
     for (int32_t b = 0; b < BATCH; b++)
         check_pages(&p, b, 3 * rows[b]);
 }
 
-static void a_page_table_may_be_ragged(void **state) {
+TEST(a_page_table_may_be_ragged) {
     const int32_t indptr[BATCH + 1] = {2, 5, 5, 8};
     flash_params_t p = paged_params();
-    (void)state;
     p.pages.indptr = indptr;
     p.pages.table_stride = 0;
     for (int32_t b = 0; b < BATCH; b++)
         check_pages(&p, b, indptr[b]);
 }
 
-static void a_slot_is_one_run(void **state) {
+TEST(a_slot_is_one_run) {
     const int32_t rows[BATCH] = {1, 0, 2};
     const flash_params_t p = {.batch = BATCH,
                               .seqlen_k = SEQLEN,
                               .seqused_k = paged_lengths,
                               .pages = {.rows = rows, .page_size = SEQLEN, .n_pages = BATCH}};
-    (void)state;
     for (int32_t b = 0; b < BATCH; b++) {
         const flash_sequence_t s = flash_paged_sequence(&p, b);
         for (int32_t key = 0; key < s.len_k; key++) {
@@ -182,7 +172,7 @@ static void a_slot_is_one_run(void **state) {
     }
 }
 
-static void a_slot_holds_its_padding_too(void **state) {
+TEST(a_slot_holds_its_padding_too) {
     const int32_t rows[BATCH] = {1, 0, 2}, used[BATCH] = {SEQLEN, INT32_MAX, INT32_MAX};
     const int32_t padding[BATCH] = {4, 4, SEQLEN + 1}, kept[BATCH] = {6, 6, 0};
     const flash_params_t p = {.batch = BATCH,
@@ -190,7 +180,6 @@ static void a_slot_holds_its_padding_too(void **state) {
                               .seqused_k = used,
                               .leftpad_k = padding,
                               .pages = {.rows = rows, .page_size = SEQLEN, .n_pages = BATCH}};
-    (void)state;
     for (int32_t b = 0; b < BATCH; b++) {
         const flash_sequence_t s = flash_paged_sequence(&p, b);
         assert_int_equal(s.len_k, kept[b]);
@@ -204,11 +193,10 @@ static void a_slot_holds_its_padding_too(void **state) {
     }
 }
 
-static void lengths_are_cut_to_what_pages_hold(void **state) {
+TEST(lengths_are_cut_to_what_pages_hold) {
     const int32_t used[BATCH] = {INT32_MAX, 12, 13};
     const int32_t indptr[BATCH + 1] = {0, 1, 1, 3};
     flash_params_t p = paged_params();
-    (void)state;
     p.seqused_k = used;
     p.seqlen_k = 100;
     for (int32_t b = 0; b < BATCH; b++)
@@ -221,31 +209,11 @@ static void lengths_are_cut_to_what_pages_hold(void **state) {
     assert_int_equal(flash_paged_sequence(&p, 2).len_k, 3);
 }
 
-static void an_id_that_is_no_page_is_not_followed(void **state) {
+TEST(an_id_that_is_no_page_is_not_followed) {
     const int32_t bad[] = {-1, N_PAGES, INT32_MIN};
     flash_params_t p = paged_params();
-    (void)state;
     p.pages.table = bad;
     const cpu_task_t task = {.sequence = flash_paged_sequence(&p, 0)};
     for (int32_t key = 0; key < SEQLEN; key++)
         assert_int_equal(cpu_page_run(&p, &task, bad, key).entry, 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_sequence_of_a_contiguous_cache_is_one_run),
-        cmocka_unit_test(a_sequence_of_a_ragged_cache_is_one_run),
-        cmocka_unit_test(a_run_ends_with_the_keys_in_use),
-        cmocka_unit_test(keys_begin_behind_the_padding),
-        cmocka_unit_test(a_page_of_a_cache_is_a_run),
-        cmocka_unit_test(rows_of_a_page_table_may_be_any),
-        cmocka_unit_test(a_page_table_may_be_ragged),
-        cmocka_unit_test(a_slot_is_one_run),
-        cmocka_unit_test(a_slot_holds_its_padding_too),
-        cmocka_unit_test(lengths_are_cut_to_what_pages_hold),
-        cmocka_unit_test(an_id_that_is_no_page_is_not_followed),
-        cmocka_unit_test(a_sequence_of_another_kernel_has_no_queries),
-        cmocka_unit_test(keys_taken_at_a_time_end_with_block_and_range),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,8 +32,7 @@ static void check_blocks(const flash_params_t *p, int32_t entries, int32_t heads
     assert_int_equal(sm90_mask_blocks_grid(&m), entries * heads * 3 * 2);
 }
 
-static void what_is_repeated_is_looked_at_once(void **state) {
-    (void)state;
+TEST(what_is_repeated_is_looked_at_once) {
     const int32_t lengths[BATCH] = {0};
     flash_params_t p = masked();
     check_blocks(&p, 1, 1);
@@ -46,8 +45,7 @@ static void what_is_repeated_is_looked_at_once(void **state) {
     check_blocks(&p, BATCH, 1);
 }
 
-static void each_block_has_a_place_of_its_own(void **state) {
-    (void)state;
+TEST(each_block_has_a_place_of_its_own) {
     flash_params_t p = masked();
     p.bias.stride_head = p.bias.stride_batch = 1;
     const flash_mask_blocks_t m = mask_blocks_sm90(&biased, &p);
@@ -64,8 +62,7 @@ static void check_nothing_is_looked_at(const flash_config_t *config, const flash
     assert_int_equal(mask_blocks_sm90_workspace(config, p), 0);
 }
 
-static void nothing_is_looked_at_where_little_can_be_left_out(void **state) {
-    (void)state;
+TEST(nothing_is_looked_at_where_little_can_be_left_out) {
     flash_config_t other = biased;
     flash_params_t p = masked();
     p.bias.kind = 0;
@@ -85,8 +82,7 @@ static void nothing_is_looked_at_where_little_can_be_left_out(void **state) {
 }
 
 /* Calls of more blocks do without, but their workspace serves any smaller call. */
-static void the_workspace_is_bounded(void **state) {
-    (void)state;
+TEST(the_workspace_is_bounded) {
     enum { MOST = 64 << 20 };
     flash_params_t p = masked();
     p.seqlen_q = p.seqlen_k = p.bias.n_keys = 1 << 20;
@@ -99,14 +95,4 @@ static void the_workspace_is_bounded(void **state) {
     p.bias.stride_head = p.bias.stride_batch = 1;
     assert_int_equal(mask_blocks_sm90(&biased, &p).blocks, 0);
     assert_int_equal(mask_blocks_sm90_workspace(&biased, &p), MOST);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_repeated_is_looked_at_once),
-        cmocka_unit_test(each_block_has_a_place_of_its_own),
-        cmocka_unit_test(nothing_is_looked_at_where_little_can_be_left_out),
-        cmocka_unit_test(the_workspace_is_bounded),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,11 +33,10 @@ static void provide_workspace(test_problem_t *p, const flash_kernel_t **kernels,
     assert_non_null(p->args.workspace);
 }
 
-static void kernels_are_timed_and_computed(void **state) {
+TEST(kernels_are_timed_and_computed) {
     const flash_kernel_t *kernels[MOST_KERNELS];
     double seconds[MOST_KERNELS];
     test_problem_t p;
-    (void)state;
     problem_create(&p, SMALL, 1);
     const int32_t count = serving(&p.args, kernels);
     provide_workspace(&p, kernels, count);
@@ -49,11 +48,10 @@ static void kernels_are_timed_and_computed(void **state) {
     problem_destroy(&p);
 }
 
-static void bad_measurements_are_refused(void **state) {
+TEST(bad_measurements_are_refused) {
     const flash_kernel_t *kernels[MOST_KERNELS];
     double seconds[MOST_KERNELS] = {-1};
     test_problem_t p;
-    (void)state;
     problem_create(&p, SMALL, 1);
     const int32_t count = serving(&p.args, kernels);
     const flash_status_t bad = FLASH_ERROR_INVALID_ARGUMENT;
@@ -73,14 +71,13 @@ static void bad_measurements_are_refused(void **state) {
 }
 
 /* The workspace suffices for the first kernel, and not for a later one. */
-static void a_workspace_that_does_for_some_kernels_is_refused(void **state) {
+TEST(a_workspace_that_does_for_some_kernels_is_refused) {
     static const sizes_t sizes = {
         .batch = 1, .seqlen_q = 300, .seqlen_k = 300, .n_heads = 2, .n_heads_kv = 2, .d_head = 64};
     const flash_kernel_t *kernels[MOST_KERNELS];
     double seconds[MOST_KERNELS] = {-1, -1};
     uint64_t least = UINT64_MAX, most = 0;
     test_problem_t p;
-    (void)state;
     assert_success(flash_set_num_threads(1));
     problem_create(&p, sizes, 1);
     const int32_t count = serving(&p.args, kernels);
@@ -103,11 +100,10 @@ static void a_workspace_that_does_for_some_kernels_is_refused(void **state) {
     problem_destroy(&p);
 }
 
-static void a_kernel_of_another_type_is_refused(void **state) {
+TEST(a_kernel_of_another_type_is_refused) {
     double seconds = -1;
     flash_config_t config = FLASH_CONFIG_INIT;
     test_problem_t p;
-    (void)state;
     problem_create(&p, SMALL, 1);
     const flash_kernel_t *first = flash_kernel_at(0);
     assert_success(flash_kernel_config(first, &config));
@@ -118,12 +114,11 @@ static void a_kernel_of_another_type_is_refused(void **state) {
     problem_destroy(&p);
 }
 
-static void an_empty_output_takes_no_time(void **state) {
+TEST(an_empty_output_takes_no_time) {
     const flash_kernel_t *kernels[MOST_KERNELS];
     double seconds = -1;
     sizes_t sizes = SMALL;
     test_problem_t p;
-    (void)state;
     sizes.seqlen_q = 0;
     problem_create(&p, sizes, 1);
     serving(&p.args, kernels);
@@ -132,11 +127,10 @@ static void an_empty_output_takes_no_time(void **state) {
     problem_destroy(&p);
 }
 
-static void results_of_the_cpu_are_refused(void **state) {
+TEST(results_of_the_cpu_are_refused) {
     char text[FLASH_TUNING_TEXT_SIZE] = "untouched";
     const flash_kernel_t *kernel = NULL;
     test_problem_t p;
-    (void)state;
     problem_create(&p, SMALL, 1);
     assert_success(flash_select_kernel(&p.args, &kernel, NULL, 0));
     const size_t size = sizeof text;
@@ -152,8 +146,7 @@ static void results_of_the_cpu_are_refused(void **state) {
     problem_destroy(&p);
 }
 
-static void results_are_set_or_refused_whole(void **state) {
-    (void)state;
+TEST(results_are_set_or_refused_whole) {
     assert_success(flash_set_tuning(FLASH_TUNING_HEADER "\n# none yet\n"));
     assert_refused(flash_set_tuning(FLASH_TUNING_HEADER "\nfast\n"), FLASH_ERROR_INVALID_ARGUMENT,
                    "line 2: expected cc= at position 0 of \"fast\"");
@@ -162,10 +155,9 @@ static void results_are_set_or_refused_whole(void **state) {
 }
 
 /* Results never change what the CPU device does. */
-static void the_cpu_follows_no_results(void **state) {
+TEST(the_cpu_follows_no_results) {
     const flash_kernel_t *before = NULL, *after = NULL;
     test_problem_t p;
-    (void)state;
     problem_create(&p, SMALL, 1);
     assert_success(flash_select_kernel(&p.args, &before, NULL, 0));
     assert_success(flash_set_tuning(
@@ -176,18 +168,4 @@ static void the_cpu_follows_no_results(void **state) {
     assert_ptr_equal(before, after);
     assert_success(flash_set_tuning(NULL));
     problem_destroy(&p);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kernels_are_timed_and_computed),
-        cmocka_unit_test(bad_measurements_are_refused),
-        cmocka_unit_test(a_workspace_that_does_for_some_kernels_is_refused),
-        cmocka_unit_test(a_kernel_of_another_type_is_refused),
-        cmocka_unit_test(an_empty_output_takes_no_time),
-        cmocka_unit_test(results_of_the_cpu_are_refused),
-        cmocka_unit_test(results_are_set_or_refused_whole),
-        cmocka_unit_test(the_cpu_follows_no_results),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

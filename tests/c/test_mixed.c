@@ -68,12 +68,11 @@ static uint64_t workspace_of(const flash_kernel_t *kernel, const problem_t *prob
     return size;
 }
 
-static void a_call_finds_the_rows_of_its_parts_once(void **state) {
+TEST(a_call_finds_the_rows_of_its_parts_once) {
     mixed_rows_t mixed_rows = {0};
     const problem_t problem = ragged_batch(&mixed_rows);
     const flash_kernel_t *kernel = NULL;
     char reason[SELECT_REASON_SIZE];
-    (void)state;
     if (mixed_row(16) == NULL)
         skip();
     n_found = 0;
@@ -88,10 +87,9 @@ static void *array(int number) {
     return (void *)((uintptr_t)(number + 1) << 40);
 }
 
-static void a_call_keeps_them_from_its_beginning(void **state) {
+TEST(a_call_keeps_them_from_its_beginning) {
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
     uint64_t size = 0;
-    (void)state;
     if (mixed_row(16) == NULL)
         skip();
     args.device = FLASH_DEVICE_CUDA;
@@ -118,10 +116,9 @@ static void a_call_keeps_them_from_its_beginning(void **state) {
 }
 
 /* Rows that were found for one row of MIXED are not those of another one. */
-static void each_row_has_its_own_parts(void **state) {
+TEST(each_row_has_its_own_parts) {
     mixed_rows_t mixed_rows = {0};
     const problem_t keeping = ragged_batch(&mixed_rows), forgetting = ragged_batch(NULL);
-    (void)state;
     if (mixed_row(16) == NULL || mixed_row(32) == NULL)
         skip();
     const uint64_t small = workspace_of(mixed_row(16), &forgetting);
@@ -131,13 +128,4 @@ static void each_row_has_its_own_parts(void **state) {
         assert_int_equal(workspace_of(mixed_row(16), &keeping), small);
         assert_int_equal(workspace_of(mixed_row(32), &keeping), large);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_call_finds_the_rows_of_its_parts_once),
-        cmocka_unit_test(a_call_keeps_them_from_its_beginning),
-        cmocka_unit_test(each_row_has_its_own_parts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -196,8 +196,7 @@ static void check_launches(const flash_forward_args_t *args, const flash_kernel_
     }
 }
 
-static void a_call_is_launched_as_on_a_smaller_device(void **state) {
-    (void)state;
+TEST(a_call_is_launched_as_on_a_smaller_device) {
     if (!has_cuda_kernels())
         skip();
     assert_true(for_each_kernel(check_launches) > 20);
@@ -217,8 +216,7 @@ static void check_persistent(const flash_forward_args_t *args, const flash_kerne
     n_persistent++;
 }
 
-static void a_persistent_kernel_has_a_block_for_each(void **state) {
-    (void)state;
+TEST(a_persistent_kernel_has_a_block_for_each) {
     if (!has_cuda_kernels())
         skip();
     n_persistent = 0;
@@ -237,8 +235,7 @@ static void check_workspace(const flash_forward_args_t *args, const flash_kernel
     }
 }
 
-static void the_workspace_for_all_does_for_fewer(void **state) {
-    (void)state;
+TEST(the_workspace_for_all_does_for_fewer) {
     if (!has_cuda_kernels())
         skip();
     for_each_kernel(check_workspace);
@@ -255,8 +252,7 @@ static void check_reason(int32_t limit, const char *words) {
         fail_msg("n_multiprocessors is %d: \"%s\" is not in \"%s\"", limit, words, reason);
 }
 
-static void selection_counts_those_that_a_call_may_use(void **state) {
-    (void)state;
+TEST(selection_counts_those_that_a_call_may_use) {
     if (!has_cuda_kernels())
         skip();
     check_reason(0, "132 multiprocessors");
@@ -267,11 +263,10 @@ static void selection_counts_those_that_a_call_may_use(void **state) {
 }
 
 /* A measurement with fewer multiprocessors is a result for that number. */
-static void results_are_of_those_that_a_call_may_use(void **state) {
+TEST(results_are_of_those_that_a_call_may_use) {
     const flash_kernel_t *kernel;
     char text[FLASH_TUNING_TEXT_SIZE];
     double seconds;
-    (void)state;
     if (!has_cuda_kernels())
         skip();
     device.n_multiprocessors = ALL;
@@ -282,15 +277,4 @@ static void results_are_of_those_that_a_call_may_use(void **state) {
     assert_int_equal(measured_on, 116);
     assert_success(flash_tuning_format(&args, kernel, 1e-6, text, sizeof text));
     assert_non_null(strstr(text, "cc=90 sms=116 "));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_call_is_launched_as_on_a_smaller_device),
-        cmocka_unit_test(a_persistent_kernel_has_a_block_for_each),
-        cmocka_unit_test(the_workspace_for_all_does_for_fewer),
-        cmocka_unit_test(selection_counts_those_that_a_call_may_use),
-        cmocka_unit_test(results_are_of_those_that_a_call_may_use),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,17 +14,9 @@ static int places_of(const family_t *family) {
     return places;
 }
 
-static void every_family_has_a_place(void **state) {
-    (void)state;
+TEST(every_family_has_a_place) {
     for (int32_t i = 0; i < family_list_count; i++)
         if (places_of(family_list[i]) != 1)
             fail_msg("%s has %d places on every device: not one", family_list[i]->facts->name,
                      places_of(family_list[i]));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_family_has_a_place),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,19 +78,11 @@ static void check_row(const flash_kernel_t *kernel) {
     problem_destroy(&part);
 }
 
-static void a_part_is_computed_as_in_the_whole_batch(void **state) {
-    (void)state;
+TEST(a_part_is_computed_as_in_the_whole_batch) {
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const flash_config_t *config = &kernel_table[i].config;
         if (is_forward_row(&kernel_table[i]) && config->dtype == FLASH_DTYPE_FP32 &&
             flash_lookup_kernel(config) != NULL)
             check_row(&kernel_table[i]);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_part_is_computed_as_in_the_whole_batch),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

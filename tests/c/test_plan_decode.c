@@ -136,8 +136,7 @@ static bool lengths_are_known(const problem_t *problem) {
 
 /* ---- Cuts by the host ---- */
 
-static void the_workspace_suffices_for_smaller_calls(void **state) {
-    (void)state;
+TEST(the_workspace_suffices_for_smaller_calls) {
     for (uint64_t seed = 0; seed < CASES; seed++) {
         uint64_t random = seed;
         decode_case_t c = random_case(&random);
@@ -152,8 +151,7 @@ static void the_workspace_suffices_for_smaller_calls(void **state) {
 }
 
 /* For fewer queries, selection may take a row with fewer rows of Q. */
-static void the_workspace_of_the_largest_tile_suffices_for_smaller_tiles(void **state) {
-    (void)state;
+TEST(the_workspace_of_the_largest_tile_suffices_for_smaller_tiles) {
     for (uint64_t seed = 0; seed < CASES; seed++) {
         uint64_t random = seed;
         decode_case_t c = random_case(&random);
@@ -171,8 +169,7 @@ static void the_workspace_of_the_largest_tile_suffices_for_smaller_tiles(void **
     }
 }
 
-static void known_lengths_are_cut_to_fill_the_device(void **state) {
-    (void)state;
+TEST(known_lengths_are_cut_to_fill_the_device) {
     for (uint64_t seed = 0; seed < CASES; seed++) {
         uint64_t random = seed;
         const decode_case_t c = random_case(&random);
@@ -195,9 +192,8 @@ static void known_lengths_are_cut_to_fill_the_device(void **state) {
     }
 }
 
-static void the_heads_of_a_block_divide_heads_and_warps(void **state) {
+TEST(the_heads_of_a_block_divide_heads_and_warps) {
     bool seen[DECODE_MOST_HEADS_PER_BLOCK + 1] = {false};
-    (void)state;
     for (uint64_t seed = 0; seed < CASES; seed++) {
         uint64_t random = seed;
         const decode_case_t c = random_case(&random);
@@ -230,8 +226,7 @@ static void check_same_plan(uint64_t seed, const decode_plan_t *a, const decode_
 }
 
 /* An engine announces its longest context, and a captured graph serves every length up to it. */
-static void lengths_on_the_device_leave_no_trace_of_their_bound(void **state) {
-    (void)state;
+TEST(lengths_on_the_device_leave_no_trace_of_their_bound) {
     for (uint64_t seed = 0; seed < CASES; seed++) {
         uint64_t random = seed;
         decode_case_t c = random_case(&random);
@@ -249,9 +244,8 @@ static void lengths_on_the_device_leave_no_trace_of_their_bound(void **state) {
 }
 
 /* The pieces of a sequence follow from its own length alone. */
-static void a_batch_invariant_cut_has_one_share(void **state) {
+TEST(a_batch_invariant_cut_has_one_share) {
     int32_t shares[2] = {0, 0}; /* of each family */
-    (void)state;
     for (uint64_t seed = 0; seed < CASES; seed++) {
         uint64_t random = seed;
         decode_case_t c = random_case(&random);
@@ -288,7 +282,7 @@ static void check_chunks(const chunk_case_t *c) {
     assert_int_equal(plan_sm90_decode(&config, &problem, &device).params.most_pieces, c->most);
 }
 
-static void chunks_are_cut_to_fill_the_multiprocessors(void **state) {
+TEST(chunks_are_cut_to_fill_the_multiprocessors) {
     static const chunk_case_t cases[] = {
         {1, 128, 8192, 4, 4},  /* 32 tiles: 128 blocks */
         {8, 16, 4096, 2, 16},  /* 64 tiles */
@@ -298,7 +292,6 @@ static void chunks_are_cut_to_fill_the_multiprocessors(void **state) {
         {1, 32, 128, 1, 16},   /* shorter pieces cost more than they save */
         {1, 128, 0, 1, 4},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         check_chunks(&cases[i]);
 }
@@ -392,8 +385,7 @@ static void check_cut(uint64_t seed) {
     check(seed, plan.merge_parts == plan.splits * p->n_heads * p->seqlen_q * plan.params.row_parts);
 }
 
-static void what_blocks_cut_fits_what_the_host_made_room_for(void **state) {
-    (void)state;
+TEST(what_blocks_cut_fits_what_the_host_made_room_for) {
     for (uint64_t seed = 0; seed < CUTS; seed++)
         check_cut(seed);
 }
@@ -437,23 +429,7 @@ static void check_places(uint64_t seed) {
 }
 
 /* Known lengths need no list of splits, which are numbered like their sequences. */
-static void all_parts_lie_in_the_workspace_wherever_it_begins(void **state) {
-    (void)state;
+TEST(all_parts_lie_in_the_workspace_wherever_it_begins) {
     for (uint64_t seed = 0; seed < CASES; seed++)
         check_places(seed);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_workspace_suffices_for_smaller_calls),
-        cmocka_unit_test(the_workspace_of_the_largest_tile_suffices_for_smaller_tiles),
-        cmocka_unit_test(known_lengths_are_cut_to_fill_the_device),
-        cmocka_unit_test(the_heads_of_a_block_divide_heads_and_warps),
-        cmocka_unit_test(lengths_on_the_device_leave_no_trace_of_their_bound),
-        cmocka_unit_test(a_batch_invariant_cut_has_one_share),
-        cmocka_unit_test(chunks_are_cut_to_fill_the_multiprocessors),
-        cmocka_unit_test(what_blocks_cut_fits_what_the_host_made_room_for),
-        cmocka_unit_test(all_parts_lie_in_the_workspace_wherever_it_begins),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

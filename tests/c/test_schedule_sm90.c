@@ -48,8 +48,7 @@ static int32_t team_at(int32_t d_head, int32_t length) {
     return schedule.whole_heads == 0 ? 0 : schedule.team_blocks;
 }
 
-static void teams_grow_with_the_keys_until_they_do_not_fit(void **state) {
-    (void)state;
+TEST(teams_grow_with_the_keys_until_they_do_not_fit) {
     assert_int_equal(team_at(64, 512), 1);
     assert_int_equal(team_at(64, 1024), 2);
     assert_int_equal(team_at(64, 4096), 4);
@@ -62,9 +61,8 @@ static void teams_grow_with_the_keys_until_they_do_not_fit(void **state) {
     assert_int_equal(team_at(256, 2048), 0);
 }
 
-static void every_team_takes_as_many_heads(void **state) {
+TEST(every_team_takes_as_many_heads) {
     const flash_config_t config = causal_row(128, FLASH_FEATURE_CAUSAL);
-    (void)state;
     for (int32_t heads = 4; heads <= 400; heads += 4) {
         const flash_params_t p = square(128, 1, heads, 4, 700);
         const sm90_schedule_t schedule = schedule_of(&config, &p);
@@ -79,9 +77,8 @@ static void every_team_takes_as_many_heads(void **state) {
 }
 
 /* Otherwise some blocks would have all the long tiles. */
-static void blocks_of_one_tile_a_head_take_heads_in_pairs(void **state) {
+TEST(blocks_of_one_tile_a_head_take_heads_in_pairs) {
     const flash_config_t config = causal_row(256, FLASH_FEATURE_CAUSAL);
-    (void)state;
     for (int32_t batch = 1; batch <= 40; batch++) {
         const flash_params_t p = square(256, batch, 8, 1, 512);
         const sm90_schedule_t schedule = schedule_of(&config, &p);
@@ -91,17 +88,15 @@ static void blocks_of_one_tile_a_head_take_heads_in_pairs(void **state) {
     }
 }
 
-static void ragged_batches_have_no_teams(void **state) {
+TEST(ragged_batches_have_no_teams) {
     const flash_config_t config = causal_row(64, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_VARLEN);
     const flash_params_t p = square(64, 32, 32, 1, 512);
-    (void)state;
     assert_int_equal(schedule_of(&config, &p).whole_heads, 0);
 }
 
-static void full_attention_has_no_teams(void **state) {
+TEST(full_attention_has_no_teams) {
     const flash_config_t config = causal_row(64, FLASH_FEATURE_CAUSAL);
     flash_params_t p = square(64, 32, 32, 1, 512);
-    (void)state;
     p.window_right = -1;
     assert_int_equal(schedule_of(&config, &p).whole_heads, 0);
 }
@@ -116,10 +111,9 @@ static int32_t heads_of_tile(int32_t features, int32_t group, int32_t window_lef
     return 1 << sm90_pack_shift(&config, &p);
 }
 
-static void heads_share_tiles_in_ragged_batches_and_narrow_windows(void **state) {
+TEST(heads_share_tiles_in_ragged_batches_and_narrow_windows) {
     const int32_t ragged = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_VARLEN;
     const int32_t window = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW;
-    (void)state;
     assert_int_equal(heads_of_tile(ragged, 1, -1), 1);
     assert_int_equal(heads_of_tile(ragged, 3, -1), 1);
     assert_int_equal(heads_of_tile(ragged, 6, -1), 2);
@@ -132,11 +126,10 @@ static void heads_share_tiles_in_ragged_batches_and_narrow_windows(void **state)
     assert_int_equal(heads_of_tile(ragged | FLASH_FEATURE_BIAS, 8, -1), 1);
 }
 
-static void tiles_that_heads_share_are_fewer(void **state) {
+TEST(tiles_that_heads_share_are_fewer) {
     const flash_config_t config = causal_row(128, FLASH_FEATURE_VARLEN);
     const flash_params_t p = square(128, 3, 32, 4, 40);
     const flash_params_t shared = schedule_sm90_problem(&config, &p);
-    (void)state;
     assert_int_equal(sm90_tiles(&config, &p), 3 * 32);
     assert_int_equal(sm90_tiles(&config, &shared), 3 * 8 * 2);
     assert_int_equal(schedule_sm90_tiles(&config, &p), 3 * 8 * 2);
@@ -153,10 +146,9 @@ static int32_t is_even(int32_t features, int32_t batch, int32_t group, int32_t l
     return schedule_of(&config, &p).is_even;
 }
 
-static void short_tiles_take_turns(void **state) {
+TEST(short_tiles_take_turns) {
     const int32_t ragged = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_VARLEN;
     const int32_t window = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW;
-    (void)state;
     assert_int_equal(is_even(ragged, 300, 1, 256, -1), 1);
     assert_int_equal(is_even(ragged, 300, 1, 512, -1), 0);
     assert_int_equal(is_even(ragged, 300, 4, 512, -1), 1);
@@ -168,20 +160,18 @@ static void short_tiles_take_turns(void **state) {
     assert_int_equal(is_even(FLASH_FEATURE_CAUSAL, 300, 1, 128, -1), 0);
 }
 
-static void many_short_tiles_make_large_bundles(void **state) {
+TEST(many_short_tiles_make_large_bundles) {
     const flash_config_t config = causal_row(64, FLASH_FEATURE_VARLEN);
     static const int32_t bundles[][2] = {{8, 1}, {300, 4}, {9000, 8}}; /* sequences, tiles */
-    (void)state;
     for (size_t i = 0; i < sizeof bundles / sizeof bundles[0]; i++) {
         const flash_params_t p = square(64, bundles[i][0], 8, 1, 100);
         assert_int_equal(schedule_of(&config, &p).bundle_tiles, bundles[i][1]);
     }
 }
 
-static void empty_problems_have_a_schedule(void **state) {
+TEST(empty_problems_have_a_schedule) {
     const flash_config_t config = causal_row(64, FLASH_FEATURE_CAUSAL);
     flash_params_t no_keys = square(64, 200, 1, 1, 64);
-    (void)state;
     no_keys.seqlen_k = 0;
     assert_int_equal(schedule_of(&config, &no_keys).whole_heads, MULTIPROCESSORS);
 }
@@ -207,26 +197,8 @@ static void check_team(uint32_t tiles, uint32_t blocks) {
     }
 }
 
-static void a_team_takes_every_tile_once_and_evenly(void **state) {
-    (void)state;
+TEST(a_team_takes_every_tile_once_and_evenly) {
     for (uint32_t blocks = 1; blocks <= MOST_BLOCKS; blocks *= 2)
         for (uint32_t tiles = blocks; tiles <= MOST_TILES; tiles += tiles == blocks ? blocks : 1)
             check_team(tiles, blocks);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(teams_grow_with_the_keys_until_they_do_not_fit),
-        cmocka_unit_test(every_team_takes_as_many_heads),
-        cmocka_unit_test(blocks_of_one_tile_a_head_take_heads_in_pairs),
-        cmocka_unit_test(ragged_batches_have_no_teams),
-        cmocka_unit_test(full_attention_has_no_teams),
-        cmocka_unit_test(heads_share_tiles_in_ragged_batches_and_narrow_windows),
-        cmocka_unit_test(tiles_that_heads_share_are_fewer),
-        cmocka_unit_test(short_tiles_take_turns),
-        cmocka_unit_test(many_short_tiles_make_large_bundles),
-        cmocka_unit_test(empty_problems_have_a_schedule),
-        cmocka_unit_test(a_team_takes_every_tile_once_and_evenly),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

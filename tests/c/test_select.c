@@ -12,8 +12,7 @@ static void check_family(int32_t dtype, uint32_t isa, const char *prefix) {
     assert_memory_equal(selected(&problem, &device)->name, prefix, strlen(prefix));
 }
 
-static void a_bare_machine_gets_the_reference(void **state) {
-    (void)state;
+TEST(a_bare_machine_gets_the_reference) {
     check_family(FLASH_DTYPE_FP16, 0, "flash_fwd_reference_fp16_");
     check_family(FLASH_DTYPE_BF16, 0, "flash_fwd_reference_bf16_");
     check_family(FLASH_DTYPE_FP32, 0, "flash_fwd_reference_fp32_");
@@ -33,9 +32,8 @@ static bool has_all_cpu_families(void) {
            has_rows_of(FLASH_ARCH_AMX) && has_rows_of(FLASH_ARCH_AVX512_BF16);
 }
 
-static void the_fastest_instruction_set_wins(void **state) {
+TEST(the_fastest_instruction_set_wins) {
     const uint32_t both = FLASH_ISA_AVX2 | FLASH_ISA_AVX512;
-    (void)state;
     if (!has_all_cpu_families())
         skip();
     check_family(FLASH_DTYPE_FP16, FLASH_ISA_AVX2, "flash_fwd_avx2_fp16_");
@@ -54,13 +52,12 @@ static void the_fastest_instruction_set_wins(void **state) {
 }
 
 /* Products of bf16 pairs are selected only where they are fast, and never before AMX. */
-static void products_of_pairs_must_pay(void **state) {
+TEST(products_of_pairs_must_pay) {
     device_t device = {.number = FLASH_DEVICE_CPU,
                        .isa = FLASH_ISA_AVX2 | FLASH_ISA_AVX512 | FLASH_ISA_AVX512_BF16};
     const problem_t bf16 = problem_of(FLASH_DTYPE_BF16, 0), fp16 = problem_of(FLASH_DTYPE_FP16, 0);
     const flash_kernel_t *kernel = NULL;
     char reason[SELECT_REASON_SIZE] = "";
-    (void)state;
     if (!has_all_cpu_families())
         skip();
     assert_success(select_kernel(&bf16, &device, &kernel, reason));
@@ -76,13 +73,12 @@ static void products_of_pairs_must_pay(void **state) {
     assert_null(strstr(reason, "slow"));
 }
 
-static void a_refused_permission_is_named(void **state) {
+TEST(a_refused_permission_is_named) {
     const device_t device = {
         .number = FLASH_DEVICE_CPU, .isa = FLASH_ISA_AVX2 | FLASH_ISA_AVX512, .amx_refused = true};
     const problem_t problem = problem_of(FLASH_DTYPE_BF16, 0);
     const flash_kernel_t *kernel = NULL;
     char reason[SELECT_REASON_SIZE] = "";
-    (void)state;
     if (!has_all_cpu_families())
         skip();
     assert_success(select_kernel(&problem, &device, &kernel, reason));
@@ -92,12 +88,11 @@ static void a_refused_permission_is_named(void **state) {
 }
 #endif
 
-static void an_absent_family_of_the_environment_is_named(void **state) {
+TEST(an_absent_family_of_the_environment_is_named) {
     device_t device = {.number = FLASH_DEVICE_CPU, .isa_absent = true};
     const problem_t problem = problem_of(FLASH_DTYPE_BF16, 0);
     const flash_kernel_t *kernel = NULL;
     char reason[SELECT_REASON_SIZE] = "";
-    (void)state;
     assert_success(select_kernel(&problem, &device, &kernel, reason));
     assert_non_null(strstr(reason, "lacks the family that FLASHATTN_CPU_ISA names"));
     device.isa_absent = false;
@@ -113,11 +108,10 @@ static bool needs_rows_that_are_not_there(const flash_kernel_t *kernel, const pr
 }
 
 /* Each row of the table is tried for a problem that it is not for. */
-static void a_row_serves_its_own_problems_only(void **state) {
+TEST(a_row_serves_its_own_problems_only) {
     const device_t best_cpu = {.number = FLASH_DEVICE_CPU, .isa = UINT32_MAX};
     const device_t bare_cpu = {.number = FLASH_DEVICE_CPU, .isa = 0};
     const device_t old_gpu = {.number = FLASH_DEVICE_CUDA, .compute_capability = 75};
-    (void)state;
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const flash_kernel_t *kernel = &kernel_table[i];
         if (!is_forward_row(kernel))
@@ -149,12 +143,11 @@ static void a_row_serves_its_own_problems_only(void **state) {
     }
 }
 
-static void no_kernel_is_a_refusal(void **state) {
+TEST(no_kernel_is_a_refusal) {
     const device_t device = {.number = FLASH_DEVICE_CPU, .isa = 0};
     const problem_t problem = problem_of(FLASH_DTYPE_FP32, 64);
     const flash_kernel_t *kernel = NULL;
     char reason[SELECT_REASON_SIZE];
-    (void)state;
     assert_refused(select_kernel(&problem, &device, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
                    "no kernel in this library");
 }
@@ -171,9 +164,8 @@ static int32_t count_rows(const family_t *family, int32_t op, int32_t dtype) {
 }
 
 /* The range has every row of the family, the operation and the type, and no other. */
-static void the_rows_of_a_family_and_a_type_are_together(void **state) {
+TEST(the_rows_of_a_family_and_a_type_are_together) {
     int32_t found = 0;
-    (void)state;
     for (int32_t i = 0; i < family_list_count; i++)
         for (int32_t op = 0; op < CONFIG_N_OPS; op++)
             for (int32_t dtype = FLASH_DTYPE_FP16; dtype <= FLASH_DTYPE_LATENT_E4M3; dtype++)
@@ -181,8 +173,7 @@ static void the_rows_of_a_family_and_a_type_are_together(void **state) {
     assert_int_equal(found, kernel_table_count);
 }
 
-static void every_family_computes_the_operations_of_its_rows(void **state) {
-    (void)state;
+TEST(every_family_computes_the_operations_of_its_rows) {
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const family_op_t *op = kernel_op(&kernel_table[i]);
         assert_non_null(op);
@@ -191,31 +182,12 @@ static void every_family_computes_the_operations_of_its_rows(void **state) {
     }
 }
 
-static void a_row_serves_its_own_operation_alone(void **state) {
+TEST(a_row_serves_its_own_operation_alone) {
     const device_t device = {.number = FLASH_DEVICE_CPU};
-    (void)state;
     for (int32_t i = 0; i < kernel_table_count; i++) {
         problem_t problem = {.op = kernel_table[i].config.op + 1,
                              .dtype = kernel_table[i].config.dtype};
         assert_refused(select_check(&kernel_table[i], &problem, &device), FLASH_ERROR_UNSUPPORTED,
                        "does not serve this problem: op");
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_bare_machine_gets_the_reference),
-#if defined(__x86_64__)
-        cmocka_unit_test(the_fastest_instruction_set_wins),
-        cmocka_unit_test(products_of_pairs_must_pay),
-        cmocka_unit_test(a_refused_permission_is_named),
-#endif
-        cmocka_unit_test(an_absent_family_of_the_environment_is_named),
-        cmocka_unit_test(a_row_serves_its_own_problems_only),
-        cmocka_unit_test(no_kernel_is_a_refusal),
-        cmocka_unit_test(the_rows_of_a_family_and_a_type_are_together),
-        cmocka_unit_test(every_family_computes_the_operations_of_its_rows),
-        cmocka_unit_test(a_row_serves_its_own_operation_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,15 +11,14 @@ static void check_paged_choice(const problem_t *p, const device_t *device, int32
     contiguous.features &= ~FLASH_FEATURE_PAGED;
     contiguous.params.pages = (flash_pages_t){0};
     assert_refused(select_check(kernel, &contiguous, device), FLASH_ERROR_UNSUPPORTED,
-                   "in pages alone");
+                   "only in pages");
     assert_refused(select_check(selected(&contiguous, device), p, device), FLASH_ERROR_UNSUPPORTED,
                    "features");
 }
 
-static void more_rows_over_pages_take_other_families(void **state) {
+TEST(more_rows_over_pages_take_other_families) {
     static const int32_t d_heads[] = {8, 64, 80, 128, 192, 256};
     problem_t few = decode_problem(64, 4, FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED);
-    (void)state;
     for (size_t i = 0; i < sizeof d_heads / sizeof d_heads[0]; i++) {
         const problem_t p = prefill_in_pages(d_heads[i]);
         check_paged_choice(&p, &hopper, FLASH_ARCH_SM90);
@@ -33,9 +32,8 @@ static void more_rows_over_pages_take_other_families(void **state) {
 }
 
 /* The size of pages decides how a kernel reads them, and not which kernel does. */
-static void pages_of_every_size_take_the_same_kernels(void **state) {
+TEST(pages_of_every_size_take_the_same_kernels) {
     static const int32_t page_sizes[] = {1, 3, 8, 16, 19, 24, 48, 64, 256};
-    (void)state;
     for (size_t i = 0; i < sizeof page_sizes / sizeof page_sizes[0]; i++) {
         problem_t p = prefill_in_pages(128);
         p.params.pages.page_size = page_sizes[i];
@@ -47,11 +45,10 @@ static void pages_of_every_size_take_the_same_kernels(void **state) {
 }
 
 /* Kernels without TMA read pools that TMA cannot address. Pools must be aligned for any kernel. */
-static void pools_that_tma_refuses_take_sm80(void **state) {
+TEST(pools_that_tma_refuses_take_sm80) {
     problem_t p = prefill_in_pages(64);
     const flash_kernel_t *kernel = NULL;
     char reason[SELECT_REASON_SIZE] = "";
-    (void)state;
     p.params.pages.n_pages = 10;
     check_paged_choice(&p, &hopper, FLASH_ARCH_SM90);
     p.params.v_stride.batch += 8; /* no whole number of tokens */
@@ -87,9 +84,8 @@ static void check_cache_choice(const problem_t *p, const device_t *device, int32
     assert_true(config->d_head >= p->params.d_head);
 }
 
-static void caches_of_e4m3_take_every_family(void **state) {
+TEST(caches_of_e4m3_take_every_family) {
     static const int32_t d_heads[] = {16, 64, 80, 96, 128, 192, 256};
-    (void)state;
     for (size_t i = 0; i < sizeof d_heads / sizeof d_heads[0]; i++)
         for (int32_t features = 0; features < 32; features++) {
             const problem_t few = cache_problem(d_heads[i], 1, features);
@@ -103,8 +99,7 @@ static void caches_of_e4m3_take_every_family(void **state) {
 }
 
 /* Elements of K and V have one byte, so that alignment for 16 bits does not suffice. */
-static void caches_that_are_not_aligned_take_sm80(void **state) {
-    (void)state;
+TEST(caches_that_are_not_aligned_take_sm80) {
     for (int32_t paged = 0; paged <= FLASH_FEATURE_PAGED; paged += FLASH_FEATURE_PAGED) {
         const problem_t good = cache_problem(64, 512, FLASH_FEATURE_VARLEN | paged);
         problem_t p = good;
@@ -120,9 +115,8 @@ static void caches_that_are_not_aligned_take_sm80(void **state) {
     }
 }
 
-static void caches_of_e4m3_go_with_types_of_q_and_o(void **state) {
+TEST(caches_of_e4m3_go_with_types_of_q_and_o) {
     problem_t p = cache_problem(64, 512, 0);
-    (void)state;
     const flash_kernel_t *kernel = selected(&p, &hopper);
     p.params.o_dtype = FLASH_DTYPE_FP32, assert_ptr_equal(selected(&p, &hopper), kernel);
     p.params.q_dtype = FLASH_DTYPE_FP16, assert_ptr_equal(selected(&p, &hopper), kernel);
@@ -144,10 +138,9 @@ static void check_choice_with_bias(const problem_t *plain, const device_t *devic
     assert_true((without->features & FLASH_FEATURE_BIAS) == 0);
 }
 
-static void a_bias_does_not_change_the_family(void **state) {
+TEST(a_bias_does_not_change_the_family) {
     const device_t *const devices[] = {&ampere, &hopper, &blackwell};
     const int32_t paged = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED;
-    (void)state;
     for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++) {
         const problem_t problems[] = {hopper_problem(64, 0),
                                       hopper_problem(120, FLASH_FEATURE_CAUSAL),
@@ -164,14 +157,5 @@ static void a_bias_does_not_change_the_family(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(more_rows_over_pages_take_other_families),
-        cmocka_unit_test(pages_of_every_size_take_the_same_kernels),
-        cmocka_unit_test(pools_that_tma_refuses_take_sm80),
-        cmocka_unit_test(caches_of_e4m3_take_every_family),
-        cmocka_unit_test(caches_that_are_not_aligned_take_sm80),
-        cmocka_unit_test(caches_of_e4m3_go_with_types_of_q_and_o),
-        cmocka_unit_test(a_bias_does_not_change_the_family),
-    };
-    return RUN_WITH_CUDA_ROWS(tests);
+    return has_cuda_kernels() ? run_all_tests(NULL, NULL) : SKIPPED_BY_CTEST;
 }

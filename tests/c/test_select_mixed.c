@@ -11,10 +11,9 @@ static void check_mixed_choice(const problem_t *p, const device_t *device) {
     assert_null(kernel->function);
 }
 
-static void ragged_batches_with_long_sequences_are_mixed(void **state) {
+TEST(ragged_batches_with_long_sequences_are_mixed) {
     static const int32_t d_heads[] = {8, 64, 80, 128, 192, 256};
     const device_t *const devices[] = {&ampere, &small_gpu, &hopper, &blackwell, &small_blackwell};
-    (void)state;
     for (size_t device = 0; device < sizeof devices / sizeof devices[0]; device++)
         for (size_t i = 0; i < sizeof d_heads / sizeof d_heads[0]; i++)
             for (int32_t features = 0; features < 32; features++) {
@@ -29,15 +28,13 @@ static void ragged_batches_with_long_sequences_are_mixed(void **state) {
 
 /* Decode kernels serve the whole batch or none of it, or there is only one sequence. */
 /* Rows of both parts serve them. */
-static void mixed_batches_may_have_other_heads_of_v(void **state) {
-    (void)state;
+TEST(mixed_batches_may_have_other_heads_of_v) {
     problem_t p = mixed_problem(192, 4, 2048, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_PAGED);
     p.params.d_head_v = 128;
     check_mixed_choice(&p, &ampere);
 }
 
-static void other_batches_are_not_mixed(void **state) {
-    (void)state;
+TEST(other_batches_are_not_mixed) {
     problem_t p = mixed_problem(128, 4, 8, FLASH_FEATURE_CAUSAL);
     assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM80_DECODE);
     p.params.seqlen_q = 9;
@@ -53,8 +50,7 @@ static void other_batches_are_not_mixed(void **state) {
 }
 
 /* One tile of decode kernels is decoded, or two if a query has more rows. */
-static void rows_that_are_decoded_follow_from_the_group(void **state) {
-    (void)state;
+TEST(rows_that_are_decoded_follow_from_the_group) {
     for (int32_t group = 1; group <= 32; group++) {
         const problem_t p = mixed_problem(128, group, 2048, FLASH_FEATURE_CAUSAL);
         check_mixed_choice(&p, &hopper);
@@ -71,10 +67,9 @@ static void check_not_mixed(const problem_t *problem, const char *words) {
     assert_int_not_equal(selected(problem, &hopper)->config.arch, FLASH_ARCH_MIXED);
 }
 
-static void both_parts_of_a_mixed_batch_need_a_row(void **state) {
+TEST(both_parts_of_a_mixed_batch_need_a_row) {
     const problem_t good = mixed_problem(64, 4, 2048, 0);
     problem_t p;
-    (void)state;
     p = good, p.params.cu_seqlens_q = NULL, check_not_mixed(&p, "cu_seqlens_q");
     p = good, p.params.group = 33, check_not_mixed(&p, "more rows");
     p = good, p.params.k = (const void *)(uintptr_t)8, check_not_mixed(&p, "no decode kernel");
@@ -88,20 +83,18 @@ static void both_parts_of_a_mixed_batch_need_a_row(void **state) {
 }
 
 /* A row that the caller names serves what selection gives to others. */
-static void a_row_of_mixed_serves_every_ragged_batch(void **state) {
+TEST(a_row_of_mixed_serves_every_ragged_batch) {
     problem_t p = mixed_problem(64, 4, 2048, 0);
-    (void)state;
     const flash_kernel_t *kernel = selected(&p, &hopper);
     for (p.params.batch = 0; p.params.batch <= 1; p.params.batch++)
         for (p.params.seqlen_q = 1; p.params.seqlen_q < 3000; p.params.seqlen_q *= 3)
             assert_success(select_check(kernel, &p, &hopper));
 }
 
-static void the_reason_names_both_parts_of_a_mixed_batch(void **state) {
+TEST(the_reason_names_both_parts_of_a_mixed_batch) {
     const problem_t p = mixed_problem(128, 4, 2048, FLASH_FEATURE_CAUSAL);
     const flash_kernel_t *kernel = NULL;
     char reason[SELECT_REASON_SIZE] = "";
-    (void)state;
     assert_success(select_kernel(&p, &hopper, &kernel, reason));
     assert_non_null(strstr(reason, "MIXED"));
     assert_non_null(strstr(reason, "queries <= 4 by SM80_DECODE (128, 16, "));
@@ -111,8 +104,7 @@ static void the_reason_names_both_parts_of_a_mixed_batch(void **state) {
 }
 
 /* Neither the batch nor its longest sequence decides about other sequences. */
-static void batch_invariant_ragged_batches_are_always_mixed(void **state) {
-    (void)state;
+TEST(batch_invariant_ragged_batches_are_always_mixed) {
     for (int32_t features = 0; features < 32; features++) {
         problem_t p = mixed_problem(128, 4, 1, features);
         p.batch_invariant = true;
@@ -131,8 +123,7 @@ static problem_t decoded_part(const problem_t *problem, int32_t most) {
     return part;
 }
 
-static void the_parts_of_a_batch_invariant_batch_take_the_same_rows(void **state) {
-    (void)state;
+TEST(the_parts_of_a_batch_invariant_batch_take_the_same_rows) {
     problem_t p = mixed_problem(128, 4, 1, FLASH_FEATURE_CAUSAL);
     p.batch_invariant = true;
     const problem_t part = decoded_part(&p, 4);
@@ -155,8 +146,7 @@ static uint64_t workspace_of(const flash_kernel_t *kernel, const problem_t *prob
 }
 
 /* The decoded part alone decides, and smaller batches and shorter contexts need no more. */
-static void the_workspace_of_a_mixed_batch_is_that_of_its_decoded_part(void **state) {
-    (void)state;
+TEST(the_workspace_of_a_mixed_batch_is_that_of_its_decoded_part) {
     for (int32_t invariant = 0; invariant < 2; invariant++) {
         problem_t p = mixed_problem(128, 4, 2048, FLASH_FEATURE_CAUSAL);
         p.batch_invariant = invariant;
@@ -173,9 +163,8 @@ static void the_workspace_of_a_mixed_batch_is_that_of_its_decoded_part(void **st
     }
 }
 
-static void a_mixed_batch_without_its_workspace_is_refused(void **state) {
+TEST(a_mixed_batch_without_its_workspace_is_refused) {
     problem_t p = mixed_problem(128, 4, 2048, FLASH_FEATURE_CAUSAL);
-    (void)state;
     const flash_kernel_t *kernel = selected(&p, &hopper);
     p.workspace = &p;
     p.workspace_size = workspace_of(kernel, &p);
@@ -188,18 +177,5 @@ static void a_mixed_batch_without_its_workspace_is_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ragged_batches_with_long_sequences_are_mixed),
-        cmocka_unit_test(mixed_batches_may_have_other_heads_of_v),
-        cmocka_unit_test(other_batches_are_not_mixed),
-        cmocka_unit_test(rows_that_are_decoded_follow_from_the_group),
-        cmocka_unit_test(both_parts_of_a_mixed_batch_need_a_row),
-        cmocka_unit_test(a_row_of_mixed_serves_every_ragged_batch),
-        cmocka_unit_test(the_reason_names_both_parts_of_a_mixed_batch),
-        cmocka_unit_test(batch_invariant_ragged_batches_are_always_mixed),
-        cmocka_unit_test(the_parts_of_a_batch_invariant_batch_take_the_same_rows),
-        cmocka_unit_test(the_workspace_of_a_mixed_batch_is_that_of_its_decoded_part),
-        cmocka_unit_test(a_mixed_batch_without_its_workspace_is_refused),
-    };
-    return RUN_WITH_CUDA_ROWS(tests);
+    return has_cuda_kernels() ? run_all_tests(NULL, NULL) : SKIPPED_BY_CTEST;
 }

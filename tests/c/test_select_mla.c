@@ -41,10 +41,9 @@ static void check_latent_choice(const device_t *device, const problem_t *problem
     assert_int_equal(config->B_c, rows > 32 && has_long_steps ? 32 : 16);
 }
 
-static void latent_attention_has_kernels_on_every_device(void **state) {
+TEST(latent_attention_has_kernels_on_every_device) {
     static const int32_t heads[] = {1, 16, 20, 32, 33, 64, 128};
     const device_t *const devices[] = {&ampere, &small_gpu, &hopper, &blackwell, &small_blackwell};
-    (void)state;
     for (size_t device = 0; device < sizeof devices / sizeof devices[0]; device++)
         for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
             for (int32_t features = 0; features < 64; features++) {
@@ -67,10 +66,9 @@ static void check_not_latent(const problem_t *problem, const char *words) {
     check_not_latent_on(&hopper, problem, words);
 }
 
-static void what_is_no_latent_attention_is_refused(void **state) {
+TEST(what_is_no_latent_attention_is_refused) {
     const problem_t good = latent_problem(16, FLASH_FEATURE_VARLEN);
     problem_t p;
-    (void)state;
     p = good, p.params.v = (const void *)(uintptr_t)128, check_not_latent(&p, "first columns of K");
     p = good, p.params.v_stride.seq += 8, check_not_latent(&p, "first columns of K");
     p = good, p.params.d_head = 504, check_not_latent(&p, "first columns of K");
@@ -81,15 +79,14 @@ static void what_is_no_latent_attention_is_refused(void **state) {
     p = good, p.params.d_head = 572, check_not_latent_on(&ampere, &p, "16-byte aligned");
     p = latent_problem(16, FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED);
     assert_refused(select_check(selected(&p, &ampere), &good, &ampere), FLASH_ERROR_UNSUPPORTED,
-                   "in pages alone");
+                   "only in pages");
 }
 
 /* Elements have one byte, so that alignment for 16 bits does not suffice. */
-static void latent_caches_of_e4m3_that_are_not_aligned_are_refused(void **state) {
+TEST(latent_caches_of_e4m3_that_are_not_aligned_are_refused) {
     const problem_t good = latent_cache(16, FLASH_FEATURE_VARLEN);
     const flash_kernel_t *kernel = NULL;
     problem_t p;
-    (void)state;
     kernel = selected(&good, &ampere);
     p = good, p.params.d_head = 568;
     assert_refused(select_check(kernel, &p, &ampere), FLASH_ERROR_UNSUPPORTED, "16-byte aligned");
@@ -100,16 +97,14 @@ static void latent_caches_of_e4m3_that_are_not_aligned_are_refused(void **state)
 }
 
 /* Small tensors are read faster by kernels for any K and V. */
-static void small_keys_that_are_values_too_take_other_families(void **state) {
+TEST(small_keys_that_are_values_too_take_other_families) {
     const problem_t p = decode_problem(256, 16, FLASH_FEATURE_VARLEN);
-    (void)state;
     assert_int_equal(selected(&p, &ampere)->config.arch, FLASH_ARCH_SM80_DECODE);
     assert_int_equal(selected(&p, &small_gpu)->config.arch, FLASH_ARCH_SM80);
 }
 
-static void latent_attention_that_tma_cannot_address_takes_sm80_mla(void **state) {
+TEST(latent_attention_that_tma_cannot_address_takes_sm80_mla) {
     problem_t p = latent_problem(16, FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED);
-    (void)state;
     p.params.pages.n_pages = 10;
     assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90_MLA);
     p.params.k_stride.batch += 8; /* no whole number of tokens */
@@ -124,10 +119,9 @@ static void latent_attention_that_tma_cannot_address_takes_sm80_mla(void **state
 }
 
 /* The queries of other sequences must not decide which row computes a sequence. */
-static void batch_invariant_latent_attention_takes_one_row_in_every_batch(void **state) {
+TEST(batch_invariant_latent_attention_takes_one_row_in_every_batch) {
     static const int32_t on_device[4];
     problem_t p = latent_problem(16, FLASH_FEATURE_VARLEN);
-    (void)state;
     p.params.cu_seqlens_q = on_device;
     p.params.seqlen_q = 4;
     assert_int_equal(selected(&p, &ampere)->config.B_r, 64);
@@ -148,9 +142,8 @@ static problem_t problem_of_tokens(int32_t rows, int32_t features) {
     return problem;
 }
 
-static void latent_tokens_have_kernels_on_hopper(void **state) {
+TEST(latent_tokens_have_kernels_on_hopper) {
     static const int32_t heads[] = {1, 16, 33, 128};
-    (void)state;
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
         for (int32_t features = 0; features < 32; features++) {
             const problem_t p = problem_of_tokens(heads[i], features);
@@ -162,12 +155,11 @@ static void latent_tokens_have_kernels_on_hopper(void **state) {
         }
 }
 
-static void what_hopper_cannot_do_with_latent_tokens_is_refused(void **state) {
+TEST(what_hopper_cannot_do_with_latent_tokens_is_refused) {
     const problem_t good = problem_of_tokens(16, FLASH_FEATURE_VARLEN);
     const flash_kernel_t *kernel;
     char reason[SELECT_REASON_SIZE];
     problem_t p;
-    (void)state;
     kernel = selected(&good, &hopper);
     p = good, p.params.o_dtype = FLASH_DTYPE_FP32, assert_ptr_equal(selected(&p, &hopper), kernel);
     p = good, p.params.q_dtype = p.params.o_dtype = FLASH_DTYPE_FP16;
@@ -181,15 +173,5 @@ static void what_hopper_cannot_do_with_latent_tokens_is_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(latent_attention_has_kernels_on_every_device),
-        cmocka_unit_test(what_is_no_latent_attention_is_refused),
-        cmocka_unit_test(small_keys_that_are_values_too_take_other_families),
-        cmocka_unit_test(latent_caches_of_e4m3_that_are_not_aligned_are_refused),
-        cmocka_unit_test(latent_attention_that_tma_cannot_address_takes_sm80_mla),
-        cmocka_unit_test(batch_invariant_latent_attention_takes_one_row_in_every_batch),
-        cmocka_unit_test(latent_tokens_have_kernels_on_hopper),
-        cmocka_unit_test(what_hopper_cannot_do_with_latent_tokens_is_refused),
-    };
-    return RUN_WITH_CUDA_ROWS(tests);
+    return has_cuda_kernels() ? run_all_tests(NULL, NULL) : SKIPPED_BY_CTEST;
 }

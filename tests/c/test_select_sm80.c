@@ -9,8 +9,7 @@ static void check_cuda_row(int32_t d_head, int32_t features, const char *name) {
     assert_string_equal(selected(&problem, &ampere)->name, name);
 }
 
-static void the_row_with_the_fewest_features_wins(void **state) {
-    (void)state;
+TEST(the_row_with_the_fewest_features_wins) {
     check_cuda_row(64, 0,
                    "flash_fwd_sm80_bf16_d64_128x128_w4_async_eager_swizzled_load_2_2_2_optsoftmax");
     check_cuda_row(120, 0,
@@ -32,11 +31,10 @@ static const flash_config_t *selected_with_d_head_v(problem_t problem, int32_t d
 }
 
 /* The smallest row serves in which both head dimensions fit. */
-static void head_dimensions_of_k_and_v_may_differ(void **state) {
+TEST(head_dimensions_of_k_and_v_may_differ) {
     static const int32_t dims[][3] = {{192, 128, 192}, {128, 192, 192}, {64, 256, 256},
                                       {96, 8, 96},     {8, 96, 96},     {128, 64, 128}};
     const problem_t problem = problem_of(FLASH_DTYPE_BF16, FLASH_FEATURE_CAUSAL);
-    (void)state;
     for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
         const flash_config_t *config =
             selected_with_d_head_v(problem, dims[i][0], dims[i][1], &ampere);
@@ -46,18 +44,16 @@ static void head_dimensions_of_k_and_v_may_differ(void **state) {
     }
 }
 
-static void unaligned_rows_of_v_load_through_registers(void **state) {
+TEST(unaligned_rows_of_v_load_through_registers) {
     const problem_t problem = problem_of(FLASH_DTYPE_BF16, 0);
-    (void)state;
     assert_int_equal(selected_with_d_head_v(problem, 64, 36, &ampere)->async_copy, 0);
     assert_int_equal(selected_with_d_head_v(problem, 36, 64, &ampere)->async_copy, 0);
     assert_int_equal(selected_with_d_head_v(problem, 64, 40, &ampere)->async_copy, 1);
 }
 
-static void d_head_v_above_that_of_a_row_is_refused_by_name(void **state) {
+TEST(d_head_v_above_that_of_a_row_is_refused_by_name) {
     problem_t problem = problem_of(FLASH_DTYPE_BF16, 0);
     const flash_kernel_t *kernel;
-    (void)state;
     const flash_kernel_t *row = selected(&problem, &ampere);
     problem.params.d_head_v = 72;
     assert_refused(select_check(row, &problem, &ampere), FLASH_ERROR_UNSUPPORTED,
@@ -67,9 +63,8 @@ static void d_head_v_above_that_of_a_row_is_refused_by_name(void **state) {
                    "d_head 64, d_head_v 264");
 }
 
-static void long_sequences_take_small_steps_at_d_head_256(void **state) {
+TEST(long_sequences_take_small_steps_at_d_head_256) {
     problem_t problem = problem_of(FLASH_DTYPE_FP16, 0);
-    (void)state;
     problem.params.d_head = problem.params.d_head_v = 256;
     assert_int_equal(selected(&problem, &ampere)->config.B_c, 64);
     problem.params.seqlen_k = 4096;
@@ -79,9 +74,8 @@ static void long_sequences_take_small_steps_at_d_head_256(void **state) {
     assert_int_equal(selected(&problem, &ampere)->config.B_c, 32);
 }
 
-static void what_is_chosen_fits_a_small_device(void **state) {
+TEST(what_is_chosen_fits_a_small_device) {
     static const int32_t d_heads[] = {8, 32, 64, 96, 128, 192, 256};
-    (void)state;
     for (size_t i = 0; i < sizeof d_heads / sizeof d_heads[0]; i++)
         for (int32_t features = 0; features < 16; features++) {
             problem_t problem = problem_of(FLASH_DTYPE_FP16, features);
@@ -90,9 +84,8 @@ static void what_is_chosen_fits_a_small_device(void **state) {
         }
 }
 
-static void unaligned_tensors_load_through_registers(void **state) {
+TEST(unaligned_tensors_load_through_registers) {
     problem_t problem = problem_of(FLASH_DTYPE_FP16, 0);
-    (void)state;
     assert_int_equal(selected(&problem, &ampere)->config.async_copy, 1);
     const flash_kernel_t *aligned = selected(&problem, &ampere);
     problem.params.k_stride.head = 68;
@@ -102,14 +95,5 @@ static void unaligned_tensors_load_through_registers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_row_with_the_fewest_features_wins),
-        cmocka_unit_test(head_dimensions_of_k_and_v_may_differ),
-        cmocka_unit_test(unaligned_rows_of_v_load_through_registers),
-        cmocka_unit_test(d_head_v_above_that_of_a_row_is_refused_by_name),
-        cmocka_unit_test(long_sequences_take_small_steps_at_d_head_256),
-        cmocka_unit_test(what_is_chosen_fits_a_small_device),
-        cmocka_unit_test(unaligned_tensors_load_through_registers),
-    };
-    return RUN_WITH_CUDA_ROWS(tests);
+    return has_cuda_kernels() ? run_all_tests(NULL, NULL) : SKIPPED_BY_CTEST;
 }

@@ -18,10 +18,9 @@ static void check_decode_choice(const device_t *device, int32_t d_head, int32_t 
     }
 }
 
-static void few_rows_over_many_keys_are_decoded(void **state) {
+TEST(few_rows_over_many_keys_are_decoded) {
     static const int32_t d_heads[] = {8, 64, 80, 128, 192, 256};
     const device_t *const devices[] = {&ampere, &small_gpu, &hopper, &blackwell, &small_blackwell};
-    (void)state;
     for (size_t device = 0; device < sizeof devices / sizeof devices[0]; device++)
         for (size_t i = 0; i < sizeof d_heads / sizeof d_heads[0]; i++)
             for (int32_t rows = 1; rows <= 32; rows++)
@@ -30,8 +29,7 @@ static void few_rows_over_many_keys_are_decoded(void **state) {
 }
 
 /* Several queries count as much as several heads. */
-static void more_rows_are_not_decoded_by_sm80_decode(void **state) {
-    (void)state;
+TEST(more_rows_are_not_decoded_by_sm80_decode) {
     problem_t problem = decode_problem(128, 8, FLASH_FEATURE_CAUSAL);
     problem.params.seqlen_q = 4;
     assert_int_equal(selected(&problem, &hopper)->config.arch, FLASH_ARCH_SM80_DECODE);
@@ -52,10 +50,9 @@ static void check_not_decoded(const problem_t *problem, const char *words) {
     assert_int_not_equal(selected(problem, &hopper)->config.arch, FLASH_ARCH_SM80_DECODE);
 }
 
-static void what_decode_kernels_cannot_read_goes_to_others(void **state) {
+TEST(what_decode_kernels_cannot_read_goes_to_others) {
     const problem_t good = decode_problem(64, 4, FLASH_FEATURE_VARLEN);
     problem_t p;
-    (void)state;
     p = good, p.params.q = (const void *)(uintptr_t)8, check_not_decoded(&p, "16-byte aligned");
     p = good, p.params.k = (const void *)(uintptr_t)2, check_not_decoded(&p, "16-byte aligned");
     p = good, p.params.v = (const void *)(uintptr_t)4, check_not_decoded(&p, "16-byte aligned");
@@ -70,9 +67,8 @@ static void what_decode_kernels_cannot_read_goes_to_others(void **state) {
 }
 
 /* O may lie anywhere, and tokens may be 2^31 bytes less a chunk apart. */
-static void what_decode_kernels_can_read_stays(void **state) {
+TEST(what_decode_kernels_can_read_stays) {
     problem_t p = decode_problem(64, 4, FLASH_FEATURE_VARLEN);
-    (void)state;
     p.params.o = (void *)(uintptr_t)2;
     p.params.o_stride.head = 67;
     p.params.k_stride.seq = p.params.v_stride.seq = ((int64_t)1 << 30) - 8;
@@ -80,10 +76,9 @@ static void what_decode_kernels_can_read_stays(void **state) {
 }
 
 /* Whether a decode kernel serves a ragged batch depends on its longest sequence of queries. */
-static void batch_invariant_calls_are_decoded_unless_queries_are_ragged(void **state) {
+TEST(batch_invariant_calls_are_decoded_unless_queries_are_ragged) {
     static const int32_t on_device[4];
     problem_t p = decode_problem(64, 4, FLASH_FEATURE_VARLEN);
-    (void)state;
     p.params.cu_seqlens_q = on_device;
     assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM80_DECODE);
     p.batch_invariant = true;
@@ -96,9 +91,8 @@ static void batch_invariant_calls_are_decoded_unless_queries_are_ragged(void **s
         assert_ptr_equal(selected(&p, &hopper), kernel);
 }
 
-static void more_blocks_than_a_launch_takes_are_refused(void **state) {
+TEST(more_blocks_than_a_launch_takes_are_refused) {
     problem_t p = decode_problem(64, 1, FLASH_FEATURE_VARLEN);
-    (void)state;
     const flash_kernel_t *kernel = selected(&p, &hopper);
     p.params.n_heads = p.params.n_heads_kv = INT32_MAX;
     p.params.batch = 1;
@@ -115,23 +109,13 @@ static void more_blocks_than_a_launch_takes_are_refused(void **state) {
 }
 
 /* Looking up pages costs time, and without pages there is no table. */
-static void rows_with_pages_serve_pages_alone(void **state) {
+TEST(rows_with_pages_serve_pages_alone) {
     const problem_t paged = decode_problem(64, 4, FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED);
     const problem_t contiguous = decode_problem(64, 4, FLASH_FEATURE_VARLEN);
-    (void)state;
     assert_refused(select_check(selected(&paged, &hopper), &contiguous, &hopper),
-                   FLASH_ERROR_UNSUPPORTED, "in pages alone");
+                   FLASH_ERROR_UNSUPPORTED, "only in pages");
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(few_rows_over_many_keys_are_decoded),
-        cmocka_unit_test(more_rows_are_not_decoded_by_sm80_decode),
-        cmocka_unit_test(what_decode_kernels_cannot_read_goes_to_others),
-        cmocka_unit_test(what_decode_kernels_can_read_stays),
-        cmocka_unit_test(batch_invariant_calls_are_decoded_unless_queries_are_ragged),
-        cmocka_unit_test(more_blocks_than_a_launch_takes_are_refused),
-        cmocka_unit_test(rows_with_pages_serve_pages_alone),
-    };
-    return RUN_WITH_CUDA_ROWS(tests);
+    return has_cuda_kernels() ? run_all_tests(NULL, NULL) : SKIPPED_BY_CTEST;
 }

@@ -3,10 +3,9 @@
  */
 #include "selection.h"
 
-static void hopper_takes_the_rows_of_its_own_family(void **state) {
+TEST(hopper_takes_the_rows_of_its_own_family) {
     const int32_t all =
         FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP | FLASH_FEATURE_VARLEN;
-    (void)state;
     for (int32_t features = 0; features <= all; features++) {
         const problem_t problem = hopper_problem(120, features);
         assert_int_equal(selected(&problem, &hopper)->config.arch, FLASH_ARCH_SM90);
@@ -34,7 +33,7 @@ static bool has_row_of_192_128(int32_t features) {
 }
 
 /* A row of d_head 192 has a d_head_v of 128 or 192; others have one head dimension. */
-static void hopper_takes_the_smallest_row_for_both_head_dimensions(void **state) {
+TEST(hopper_takes_the_smallest_row_for_both_head_dimensions) {
     static const int32_t cases[][4] = {
         /* those of the problem, d_head and d_head_v of the row */
         {192, 128, 192, 128}, {136, 64, 192, 128}, {192, 192, 192, 0}, {192, 136, 192, 0},
@@ -42,7 +41,6 @@ static void hopper_takes_the_smallest_row_for_both_head_dimensions(void **state)
         {96, 40, 96, 0},      {8, 256, 256, 0}};
     const int32_t all =
         FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP | FLASH_FEATURE_VARLEN;
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int32_t features = 0; features <= all; features++) {
             const problem_t problem = hopper_pair(cases[i][0], cases[i][1], features);
@@ -53,8 +51,7 @@ static void hopper_takes_the_smallest_row_for_both_head_dimensions(void **state)
         }
 }
 
-static void a_row_serves_no_more_than_its_head_dimensions(void **state) {
-    (void)state;
+TEST(a_row_serves_no_more_than_its_head_dimensions) {
     const problem_t pair = hopper_pair(192, 128, 0);
     const flash_kernel_t *kernel = selected(&pair, &hopper);
     const problem_t narrow = hopper_pair(8, 8, 0), wide = hopper_pair(200, 128, 0);
@@ -66,9 +63,8 @@ static void a_row_serves_no_more_than_its_head_dimensions(void **state) {
                    "d_head_v of V and O, to be multiples of 16 bytes");
 }
 
-static void the_other_families_say_what_hopper_kernels_need(void **state) {
+TEST(the_other_families_say_what_hopper_kernels_need) {
     const problem_t problem = hopper_problem(64, 0);
-    (void)state;
     const flash_kernel_t *kernel = selected(&problem, &hopper);
     assert_refused(select_check(kernel, &problem, &ampere), FLASH_ERROR_UNSUPPORTED, "9.0");
     assert_refused(select_check(kernel, &problem, &blackwell), FLASH_ERROR_UNSUPPORTED, "9.0");
@@ -82,10 +78,9 @@ static void check_tma_refuses(const problem_t *problem, const char *words) {
     assert_int_equal(selected(problem, &hopper)->config.arch, FLASH_ARCH_SM80);
 }
 
-static void what_tma_cannot_address_goes_to_sm80(void **state) {
+TEST(what_tma_cannot_address_goes_to_sm80) {
     const problem_t good = hopper_problem(64, 0);
     problem_t p;
-    (void)state;
     p = good, p.params.q = (const void *)(uintptr_t)8, check_tma_refuses(&p, "16-byte aligned");
     p = good, p.params.v = (const void *)(uintptr_t)2, check_tma_refuses(&p, "16-byte aligned");
     p = good, p.params.o = (void *)(uintptr_t)8, check_tma_refuses(&p, "16-byte aligned");
@@ -100,10 +95,9 @@ static void what_tma_cannot_address_goes_to_sm80(void **state) {
 }
 
 /* O of fp32 is stored from registers, and needs less than O of 16 bits. */
-static void an_o_of_fp32_needs_no_tma(void **state) {
+TEST(an_o_of_fp32_needs_no_tma) {
     const problem_t narrow = hopper_problem(64, 0);
     problem_t wide = narrow, p;
-    (void)state;
     wide.params.o_dtype = FLASH_DTYPE_FP32;
     assert_ptr_equal(selected(&wide, &hopper), selected(&narrow, &hopper));
     p = wide, p.params.o = (void *)(uintptr_t)8, p.params.o_stride.seq = 130;
@@ -116,9 +110,8 @@ static void an_o_of_fp32_needs_no_tma(void **state) {
 }
 
 /* Strides are the largest and smallest, or unused; or there are no keys. */
-static void what_tma_can_address_stays(void **state) {
+TEST(what_tma_can_address_stays) {
     problem_t p = hopper_problem(64, 0);
-    (void)state;
     p.params.q_stride.batch = ((int64_t)1 << 39) - 8;
     p.params.k_stride.batch = p.params.v_stride.head = 0;
     assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90);
@@ -131,9 +124,8 @@ static void what_tma_can_address_stays(void **state) {
     assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90);
 }
 
-static void more_tiles_than_a_launch_takes_are_refused(void **state) {
+TEST(more_tiles_than_a_launch_takes_are_refused) {
     problem_t problem = hopper_problem(64, 0);
-    (void)state;
     for (int32_t features = 0; features <= FLASH_FEATURE_CAUSAL; features++) {
         problem = hopper_problem(64, features);
         const flash_kernel_t *kernel = selected(&problem, &hopper);
@@ -146,8 +138,7 @@ static void more_tiles_than_a_launch_takes_are_refused(void **state) {
 }
 
 /* At d_head 64 there are tiles of 128 and of 192 rows. */
-static void hopper_takes_tiles_of_fewer_rows_where_there_are_few(void **state) {
-    (void)state;
+TEST(hopper_takes_tiles_of_fewer_rows_where_there_are_few) {
     problem_t problem = hopper_problem(64, 0);
     problem.params.seqlen_q = 33; /* more than decode kernels take */
     assert_int_equal(selected(&problem, &hopper)->config.B_r, 128);
@@ -159,8 +150,7 @@ static void hopper_takes_tiles_of_fewer_rows_where_there_are_few(void **state) {
     assert_int_equal(selected(&problem, &hopper)->config.B_r, 192);
 }
 
-static void a_batch_invariant_choice_looks_at_no_batch(void **state) {
-    (void)state;
+TEST(a_batch_invariant_choice_looks_at_no_batch) {
     for (int32_t features = 0; features < 8; features++) {
         problem_t problem = hopper_problem(128, features);
         problem.batch_invariant = true;
@@ -170,11 +160,10 @@ static void a_batch_invariant_choice_looks_at_no_batch(void **state) {
     }
 }
 
-static void what_fills_the_device_is_left_to_forward_kernels(void **state) {
+TEST(what_fills_the_device_is_left_to_forward_kernels) {
     static const int32_t cases[][3] = {/* batch, queries, keys */
                                        {1, 512, 8192}, {1, 2048, 2048},  {4, 512, 512},
                                        {16, 128, 128}, {64, 2048, 4096}, {2, 64, 64}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int32_t features = 0; features < 32; features++) {
             const problem_t p = chunk_problem(cases[i][0], cases[i][1], cases[i][2], features);
@@ -183,13 +172,12 @@ static void what_fills_the_device_is_left_to_forward_kernels(void **state) {
 }
 
 /* Short queries take the rows in whose tiles query heads lie side by side, also without varlen. */
-static void short_queries_take_rows_whose_tiles_heads_share(void **state) {
+TEST(short_queries_take_rows_whose_tiles_heads_share) {
     static const int32_t cases[][2] = {/* queries, and whether their row has varlen */
                                        {16, 1},
                                        {64, 1},
                                        {96, 0},
                                        {512, 0}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int32_t features = 0; features < 8; features++) {
             const problem_t p = chunk_problem(300, cases[i][0], 1024, features);
@@ -200,14 +188,13 @@ static void short_queries_take_rows_whose_tiles_heads_share(void **state) {
 }
 
 /* Tiles that heads share see fewer keys in narrow windows. */
-static void narrow_windows_take_the_row_for_them(void **state) {
+TEST(narrow_windows_take_the_row_for_them) {
     static const int32_t cases[][3] = {/* window_left, query heads of a K/V head, B_r */
                                        {127, 8, 192},
                                        {255, 4, 192},
                                        {127, 1, 128},
                                        {511, 8, 128},
                                        {1023, 8, 128}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         problem_t p = hopper_problem(64, FLASH_FEATURE_WINDOW);
         p.params.batch = 4;
@@ -222,20 +209,5 @@ static void narrow_windows_take_the_row_for_them(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hopper_takes_the_rows_of_its_own_family),
-        cmocka_unit_test(hopper_takes_the_smallest_row_for_both_head_dimensions),
-        cmocka_unit_test(a_row_serves_no_more_than_its_head_dimensions),
-        cmocka_unit_test(the_other_families_say_what_hopper_kernels_need),
-        cmocka_unit_test(what_tma_cannot_address_goes_to_sm80),
-        cmocka_unit_test(an_o_of_fp32_needs_no_tma),
-        cmocka_unit_test(what_tma_can_address_stays),
-        cmocka_unit_test(more_tiles_than_a_launch_takes_are_refused),
-        cmocka_unit_test(hopper_takes_tiles_of_fewer_rows_where_there_are_few),
-        cmocka_unit_test(a_batch_invariant_choice_looks_at_no_batch),
-        cmocka_unit_test(short_queries_take_rows_whose_tiles_heads_share),
-        cmocka_unit_test(narrow_windows_take_the_row_for_them),
-        cmocka_unit_test(what_fills_the_device_is_left_to_forward_kernels),
-    };
-    return RUN_WITH_CUDA_ROWS(tests);
+    return has_cuda_kernels() ? run_all_tests(NULL, NULL) : SKIPPED_BY_CTEST;
 }

@@ -3,14 +3,13 @@
  */
 #include "selection.h"
 
-static void chunks_over_long_caches_are_cut_into_pieces(void **state) {
+TEST(chunks_over_long_caches_are_cut_into_pieces) {
     static const struct {
         int32_t batch, seqlen_q, seqlen_k, B_r;
     } cases[] = {
         {1, 128, 8192, 128}, {8, 16, 4096, 64},  {1, 9, 8192, 64},
         {1, 300, 8192, 128}, {32, 16, 4096, 64}, {4, 64, 2048, 128},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int32_t features = 0; features < 32; features++) {
             const problem_t p =
@@ -24,9 +23,8 @@ static void chunks_over_long_caches_are_cut_into_pieces(void **state) {
 }
 
 /* Rows of SM90_DECODE have one head dimension. */
-static void chunks_with_a_d_head_v_are_cut_too(void **state) {
+TEST(chunks_with_a_d_head_v_are_cut_too) {
     static const int32_t cases[][3] = {{64, 128, 128}, {128, 64, 128}, {128, 256, 256}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         problem_t p = chunk_problem(1, 128, 8192, FLASH_FEATURE_CAUSAL);
         p.params.d_head = cases[i][0];
@@ -38,9 +36,8 @@ static void chunks_with_a_d_head_v_are_cut_too(void **state) {
 }
 
 /* The same row, named by its configuration, serves problems for which it is not chosen. */
-static void a_row_that_is_not_chosen_serves_all_the_same(void **state) {
+TEST(a_row_that_is_not_chosen_serves_all_the_same) {
     const problem_t few = chunk_problem(1, 128, 8192, 0), many = chunk_problem(1, 4096, 4096, 0);
-    (void)state;
     assert_int_equal(selected(&many, &hopper)->config.arch, FLASH_ARCH_SM90);
     assert_success(select_check(selected(&few, &hopper), &many, &hopper));
 }
@@ -53,11 +50,10 @@ static void check_no_chunk(const problem_t *problem, const char *words) {
     assert_int_not_equal(selected(problem, &hopper)->config.arch, FLASH_ARCH_SM90_DECODE);
 }
 
-static void what_sm90_decode_cannot_read_goes_to_others(void **state) {
+TEST(what_sm90_decode_cannot_read_goes_to_others) {
     static const int32_t on_device[4];
     const problem_t good = chunk_problem(1, 128, 8192, FLASH_FEATURE_VARLEN);
     problem_t p;
-    (void)state;
     p = good, p.params.q = (const void *)(uintptr_t)8, check_no_chunk(&p, "16-byte aligned rows");
     p = good, p.params.q_stride.head = 132, check_no_chunk(&p, "16-byte aligned rows");
     p = good, p.params.k = (const void *)(uintptr_t)8, check_no_chunk(&p, "16-byte aligned addr");
@@ -69,9 +65,8 @@ static void what_sm90_decode_cannot_read_goes_to_others(void **state) {
     assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90_DECODE);
 }
 
-static void batch_invariant_chunks_take_one_row_in_every_batch(void **state) {
+TEST(batch_invariant_chunks_take_one_row_in_every_batch) {
     problem_t p = chunk_problem(1, 128, 8192, FLASH_FEATURE_VARLEN);
-    (void)state;
     p.batch_invariant = true;
     const flash_kernel_t *kernel = selected(&p, &hopper);
     assert_int_equal(kernel->config.arch, FLASH_ARCH_SM90_DECODE);
@@ -80,10 +75,9 @@ static void batch_invariant_chunks_take_one_row_in_every_batch(void **state) {
 }
 
 /* Only the bounds of lengths count, not lengths that only the device knows. */
-static void lengths_on_the_device_do_not_change_the_choice(void **state) {
+TEST(lengths_on_the_device_do_not_change_the_choice) {
     static const int32_t on_device[9];
     problem_t p = chunk_problem(8, 16, 4096, FLASH_FEATURE_VARLEN);
-    (void)state;
     const flash_kernel_t *kernel = selected(&p, &hopper);
     p.params.seqused_k = on_device;
     assert_ptr_equal(selected(&p, &hopper), kernel);
@@ -92,13 +86,5 @@ static void lengths_on_the_device_do_not_change_the_choice(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks_over_long_caches_are_cut_into_pieces),
-        cmocka_unit_test(chunks_with_a_d_head_v_are_cut_too),
-        cmocka_unit_test(a_row_that_is_not_chosen_serves_all_the_same),
-        cmocka_unit_test(what_sm90_decode_cannot_read_goes_to_others),
-        cmocka_unit_test(batch_invariant_chunks_take_one_row_in_every_batch),
-        cmocka_unit_test(lengths_on_the_device_do_not_change_the_choice),
-    };
-    return RUN_WITH_CUDA_ROWS(tests);
+    return has_cuda_kernels() ? run_all_tests(NULL, NULL) : SKIPPED_BY_CTEST;
 }

@@ -80,8 +80,7 @@ static int count_decoded_with(const family_t *family, kernel_shape_t shape, int3
 
 /* Problems of d_head 80 take rows of SM90 for 96 and of SM90_DECODE for 128. A row with fewer
  * columns is faster, and so is one whose tiles are not mostly padding. */
-static void a_row_of_a_new_shape_counts_in_the_choice(void **state) {
-    (void)state;
+TEST(a_row_of_a_new_shape_counts_in_the_choice) {
     if (!has_cuda_kernels())
         skip();
     const int decoded = count_decoded(80);
@@ -114,8 +113,7 @@ static bool has_shape(kernel_shapes_t shapes, const flash_config_t *config) {
     return false;
 }
 
-static void every_row_has_its_shape(void **state) {
-    (void)state;
+TEST(every_row_has_its_shape) {
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const flash_kernel_t *row = &kernel_table[i];
         assert_true(has_shape(kernel_table_shapes(row->family, row->config.op, row->config.dtype),
@@ -131,19 +129,9 @@ static void check_shapes(const family_t *family, int32_t op, int32_t dtype) {
     }
 }
 
-static void shapes_are_ascending_and_those_of_rows(void **state) {
-    (void)state;
+TEST(shapes_are_ascending_and_those_of_rows) {
     for (int32_t i = 0; i < family_list_count; i++)
         for (int32_t op = 0; op < CONFIG_N_OPS; op++)
             for (int32_t dtype = 1; dtype <= N_DTYPES; dtype++)
                 check_shapes(family_list[i], op, dtype);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_row_of_a_new_shape_counts_in_the_choice),
-        cmocka_unit_test(every_row_has_its_shape),
-        cmocka_unit_test(shapes_are_ascending_and_those_of_rows),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,9 +9,8 @@ static const flash_stream_t STREAM = &nothing;
 
 static const char WORDS[] = "device is the CPU, which has no streams";
 
-static void forward_takes_none(void **state) {
+TEST(forward_takes_none) {
     test_problem_t p;
-    (void)state;
     problem_create(&p, SMALL, 1);
     assert_refused(flash_forward(&p.args, NULL, STREAM), FLASH_ERROR_INVALID_ARGUMENT, WORDS);
     assert_true(problem_is_untouched(&p));
@@ -21,11 +20,10 @@ static void forward_takes_none(void **state) {
     problem_destroy(&p);
 }
 
-static void measure_takes_none(void **state) {
+TEST(measure_takes_none) {
     const flash_kernel_t *kernel = NULL;
     double seconds = -1;
     test_problem_t p;
-    (void)state;
     problem_create(&p, SMALL, 2);
     assert_success(flash_select_kernel(&p.args, &kernel, NULL, 0));
     assert_refused(flash_measure(&p.args, &kernel, 1, 1, STREAM, &seconds),
@@ -39,10 +37,9 @@ static flash_tensor_t one(float *element) {
     return flash_tensor_bshd(element, 1, 1, 1);
 }
 
-static void combine_takes_none(void **state) {
+TEST(combine_takes_none) {
     float o_partial = 2, lse_partial = 0, o = -1;
     flash_combine_args_t args = FLASH_COMBINE_ARGS_INIT;
-    (void)state;
     args.dtype = FLASH_DTYPE_FP32;
     args.o_partial = one(&o_partial);
     args.lse_partial = &lse_partial;
@@ -55,11 +52,10 @@ static void combine_takes_none(void **state) {
     assert_true(o == 2);
 }
 
-static void append_takes_none(void **state) {
+TEST(append_takes_none) {
     float k_new = 2, v_new = 3, k = -1, v = -1;
     const int32_t used = 0;
     flash_kv_append_args_t args = FLASH_KV_APPEND_ARGS_INIT;
-    (void)state;
     args.dtype = FLASH_DTYPE_FP32;
     args.k_new = one(&k_new);
     args.v_new = one(&v_new);
@@ -71,14 +67,4 @@ static void append_takes_none(void **state) {
     assert_true(k == -1 && v == -1);
     assert_success(flash_kv_append(&args, NULL));
     assert_true(k == 2 && v == 3);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forward_takes_none),
-        cmocka_unit_test(measure_takes_none),
-        cmocka_unit_test(combine_takes_none),
-        cmocka_unit_test(append_takes_none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,9 +24,8 @@ static newer_args_t newer(const flash_forward_args_t *args) {
     return result;
 }
 
-static void a_larger_struct_with_a_zero_tail_is_served(void **state) {
+TEST(a_larger_struct_with_a_zero_tail_is_served) {
     test_problem_t p;
-    (void)state;
     problem_create(&p, SMALL, 2);
     const newer_args_t args = newer(&p.args);
     assert_success(flash_forward(&args.known, NULL, NULL));
@@ -34,9 +33,8 @@ static void a_larger_struct_with_a_zero_tail_is_served(void **state) {
     problem_destroy(&p);
 }
 
-static void a_larger_struct_with_an_unknown_field_is_refused(void **state) {
+TEST(a_larger_struct_with_an_unknown_field_is_refused) {
     test_problem_t p;
-    (void)state;
     problem_create(&p, SMALL, 2);
     for (int i = 0; i < TAIL; i += TAIL - 1) { /* the first and the last byte */
         newer_args_t args = newer(&p.args);
@@ -49,12 +47,11 @@ static void a_larger_struct_with_an_unknown_field_is_refused(void **state) {
 }
 
 /* An older header has no softcap. It reads as zero, and memory behind the struct is not read. */
-static void a_smaller_struct_reads_as_zeros(void **state) {
+TEST(a_smaller_struct_reads_as_zeros) {
     const uint32_t older_size = offsetof(flash_forward_args_t, softcap);
     test_problem_t p;
     uint64_t size = 0, whole_size = 0;
     void *older = malloc(older_size); /* exactly, so that a sanitizer sees more */
-    (void)state;
     assert_non_null(older);
     problem_create(&p, SMALL, 2);
     assert_success(flash_workspace_size(&p.args, NULL, &whole_size));
@@ -68,10 +65,9 @@ static void a_smaller_struct_reads_as_zeros(void **state) {
     problem_destroy(&p);
 }
 
-static void fields_beyond_a_smaller_struct_do_not_count(void **state) {
+TEST(fields_beyond_a_smaller_struct_do_not_count) {
     test_problem_t p;
     uint64_t size;
-    (void)state;
     problem_create(&p, SMALL, 2);
     flash_forward_args_t args = p.args;
     args.softcap = -1; /* refused if it counted */
@@ -83,11 +79,10 @@ static void fields_beyond_a_smaller_struct_do_not_count(void **state) {
 }
 
 /* A configuration ends before its last field, and the memory behind it is not read. */
-static void an_older_configuration_is_looked_up(void **state) {
+TEST(an_older_configuration_is_looked_up) {
     const uint32_t older_size = offsetof(flash_config_t, d_head_v);
     flash_config_t config = FLASH_CONFIG_INIT;
     void *older = malloc(older_size);
-    (void)state;
     assert_non_null(older);
     assert_success(flash_kernel_config(flash_kernel_at(0), &config));
     memcpy(older, &config, older_size);
@@ -97,17 +92,15 @@ static void an_older_configuration_is_looked_up(void **state) {
     free(older);
 }
 
-static void the_smallest_struct_is_missing_everything(void **state) {
+TEST(the_smallest_struct_is_missing_everything) {
     uint32_t only_size = sizeof only_size;
-    (void)state;
     assert_refused(
         flash_forward((const flash_forward_args_t *)(const void *)&only_size, NULL, NULL),
         FLASH_ERROR_INVALID_ARGUMENT, "");
 }
 
-static void combine_grows_the_same_way(void **state) {
+TEST(combine_grows_the_same_way) {
     flash_combine_args_t args = FLASH_COMBINE_ARGS_INIT;
-    (void)state;
     args.struct_size = 0;
     assert_refused(flash_combine(&args, NULL), FLASH_ERROR_INVALID_ARGUMENT, "struct_size is 0");
     args.struct_size = 7;
@@ -146,10 +139,9 @@ static newer_rotary_t newer_rotary_embedding(void) {
     return rotary;
 }
 
-static void a_newer_append_is_served_as_far_as_it_is_known(void **state) {
+TEST(a_newer_append_is_served_as_far_as_it_is_known) {
     newer_append_t args;
     newer_rotary_t rotary = newer_rotary_embedding();
-    (void)state;
     memset(&args, 0, sizeof args);
     args.known = append_args(&rotary.known);
     args.known.struct_size = sizeof args;
@@ -163,12 +155,11 @@ static void a_newer_append_is_served_as_far_as_it_is_known(void **state) {
 }
 
 /* Members behind the end of a struct do not count, and are not read. */
-static void an_older_append_reads_as_zeros(void **state) {
+TEST(an_older_append_reads_as_zeros) {
     const uint32_t older_size = offsetof(flash_kv_append_args_t, rotary);
     const flash_rotary_t refused = FLASH_ROTARY_INIT;
     const flash_kv_append_args_t args = append_args(&refused);
     void *older = malloc(older_size);
-    (void)state;
     assert_non_null(older);
     memcpy(older, &args, older_size);
     memcpy(older, &older_size, sizeof older_size);
@@ -177,11 +168,10 @@ static void an_older_append_reads_as_zeros(void **state) {
     free(older);
 }
 
-static void an_older_rotary_embedding_reads_as_zeros(void **state) {
+TEST(an_older_rotary_embedding_reads_as_zeros) {
     const uint32_t older_size = offsetof(flash_rotary_t, positions);
     const newer_rotary_t rotary = newer_rotary_embedding();
     void *older = malloc(older_size);
-    (void)state;
     assert_non_null(older);
     memcpy(older, &rotary, older_size);
     memcpy(older, &older_size, sizeof older_size);
@@ -192,10 +182,9 @@ static void an_older_rotary_embedding_reads_as_zeros(void **state) {
 
 /* ---- Structs that the library fills ---- */
 
-static void a_filled_struct_keeps_its_own_size(void **state) {
+TEST(a_filled_struct_keeps_its_own_size) {
     newer_config_t config;
     flash_config_t ours = FLASH_CONFIG_INIT;
-    (void)state;
     memset(&config, 0xa5, sizeof config);
     config.known.struct_size = sizeof config;
     assert_success(flash_kernel_config(flash_kernel_at(0), &config.known));
@@ -206,9 +195,8 @@ static void a_filled_struct_keeps_its_own_size(void **state) {
         assert_int_equal(config.unknown[i], 0);
 }
 
-static void a_smaller_struct_is_filled_to_its_size(void **state) {
+TEST(a_smaller_struct_is_filled_to_its_size) {
     flash_config_t config;
-    (void)state;
     memset(&config, 0xa5, sizeof config);
     assert_success(
         flash_config_parse("REFERENCE (FP32, any, 16, 1)", &(flash_config_t)FLASH_CONFIG_INIT));
@@ -220,9 +208,8 @@ static void a_smaller_struct_is_filled_to_its_size(void **state) {
     assert_int_equal(config.features, (int32_t)0xa5a5a5a5);
 }
 
-static void a_field_that_does_not_fit_is_refused(void **state) {
+TEST(a_field_that_does_not_fit_is_refused) {
     flash_config_t config = FLASH_CONFIG_INIT, before;
-    (void)state;
     config.struct_size = offsetof(flash_config_t, features);
     before = config;
     assert_refused(flash_config_parse("REFERENCE (FP32, any, 16, 1): causal", &config),
@@ -232,9 +219,8 @@ static void a_field_that_does_not_fit_is_refused(void **state) {
     assert_memory_equal(&config, &before, sizeof config);
 }
 
-static void an_older_device_info_is_filled(void **state) {
+TEST(an_older_device_info_is_filled) {
     flash_device_info_t info = FLASH_DEVICE_INFO_INIT, whole = FLASH_DEVICE_INFO_INIT;
-    (void)state;
     assert_success(flash_device_info(FLASH_DEVICE_CPU, &whole));
     assert_int_equal(whole.n_threads, flash_num_threads());
     assert_true(whole.name[0] != '\0');
@@ -252,12 +238,11 @@ static void an_older_device_info_is_filled(void **state) {
 }
 
 /* Facts that a newer header has, and this library not, are 0. */
-static void a_newer_device_info_is_filled(void **state) {
+TEST(a_newer_device_info_is_filled) {
     struct {
         flash_device_info_t known;
         unsigned char unknown[TAIL];
     } info;
-    (void)state;
     memset(&info, 0xa5, sizeof info);
     info.known.struct_size = sizeof info;
     assert_success(flash_device_info(FLASH_DEVICE_CPU, &info.known));
@@ -265,25 +250,4 @@ static void a_newer_device_info_is_filled(void **state) {
     assert_int_equal(info.known.n_threads, flash_num_threads());
     for (int i = 0; i < TAIL; i++)
         assert_int_equal(info.unknown[i], 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_larger_struct_with_a_zero_tail_is_served),
-        cmocka_unit_test(a_larger_struct_with_an_unknown_field_is_refused),
-        cmocka_unit_test(a_smaller_struct_reads_as_zeros),
-        cmocka_unit_test(fields_beyond_a_smaller_struct_do_not_count),
-        cmocka_unit_test(an_older_configuration_is_looked_up),
-        cmocka_unit_test(the_smallest_struct_is_missing_everything),
-        cmocka_unit_test(combine_grows_the_same_way),
-        cmocka_unit_test(a_newer_append_is_served_as_far_as_it_is_known),
-        cmocka_unit_test(an_older_append_reads_as_zeros),
-        cmocka_unit_test(an_older_rotary_embedding_reads_as_zeros),
-        cmocka_unit_test(a_filled_struct_keeps_its_own_size),
-        cmocka_unit_test(a_smaller_struct_is_filled_to_its_size),
-        cmocka_unit_test(a_field_that_does_not_fit_is_refused),
-        cmocka_unit_test(an_older_device_info_is_filled),
-        cmocka_unit_test(a_newer_device_info_is_filled),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,9 +121,8 @@ static bool machine_runs(int32_t arch) {
 
 enum { ALL_FEATURES = 63 };
 
-static void the_table_has_every_type_for_any_machine(void **state) {
+TEST(the_table_has_every_type_for_any_machine) {
     bool reference[FLASH_DTYPE_LATENT_E4M3 + 1] = {false};
-    (void)state;
     for (int32_t i = 0; i < flash_kernel_count(); i++) {
         const flash_config_t c = config_at(i);
         if (c.arch == FLASH_ARCH_REFERENCE && c.d_head == 0 && c.features == ALL_FEATURES)
@@ -136,16 +135,14 @@ static void the_table_has_every_type_for_any_machine(void **state) {
     assert_true(reference[FLASH_DTYPE_LATENT_E4M3]);
 }
 
-static void rows_ascend_strictly(void **state) {
-    (void)state;
+TEST(rows_ascend_strictly) {
     for (int32_t i = 1; i < flash_kernel_count(); i++) {
         const flash_config_t a = config_at(i - 1), b = config_at(i);
         assert_true(compare(&a, &b) < 0);
     }
 }
 
-static void every_row_is_found(void **state) {
-    (void)state;
+TEST(every_row_is_found) {
     for (int32_t i = 0; i < flash_kernel_count(); i++) {
         const flash_config_t config = config_at(i);
         const flash_kernel_t *found = flash_lookup_kernel(&config);
@@ -160,8 +157,7 @@ static void every_row_is_found(void **state) {
     }
 }
 
-static void names_are_symbols_and_differ(void **state) {
-    (void)state;
+TEST(names_are_symbols_and_differ) {
     for (int32_t i = 0; i < flash_kernel_count(); i++) {
         const char *name = flash_kernel_name(flash_kernel_at(i));
         assert_non_null(name);
@@ -172,8 +168,7 @@ static void names_are_symbols_and_differ(void **state) {
     }
 }
 
-static void short_forms_round_trip(void **state) {
-    (void)state;
+TEST(short_forms_round_trip) {
     for (int32_t i = 0; i < flash_kernel_count(); i++) {
         char text[FLASH_CONFIG_TEXT_SIZE];
         const flash_config_t config = config_at(i);
@@ -252,10 +247,9 @@ static void check_near_miss(const flash_config_t *config, int field) {
 }
 
 /* A library without CUDA says so of a configuration that other builds have. */
-static void cuda_rows_are_missed_by_their_reason(void **state) {
+TEST(cuda_rows_are_missed_by_their_reason) {
     flash_config_t config = FLASH_CONFIG_INIT, row = FLASH_CONFIG_INIT;
     bool has_cuda = false;
-    (void)state;
     for (int32_t i = 0; i < flash_kernel_count(); i++) {
         assert_success(flash_kernel_config(flash_kernel_at(i), &row));
         has_cuda = has_cuda || is_cuda(row.arch);
@@ -269,9 +263,8 @@ static void cuda_rows_are_missed_by_their_reason(void **state) {
     assert_null(strstr(flash_last_error(), "CUDA"));
 }
 
-static void every_near_miss_is_answered(void **state) {
+TEST(every_near_miss_is_answered) {
     static const int32_t changes[] = {-1, 1, 2, 16, 64, 1 << 20};
-    (void)state;
     for (int32_t i = 0; i < flash_kernel_count(); i++)
         for (int field = 0; field < N_FIELDS; field++)
             for (size_t j = 0; j < sizeof changes / sizeof changes[0]; j++) {
@@ -282,7 +275,7 @@ static void every_near_miss_is_answered(void **state) {
 }
 
 /* Each configuration breaks one rule of its family, which the message names. */
-static void cuda_rules(void **state) {
+TEST(cuda_rules) {
     static const struct {
         const char *text;
         const char *field;
@@ -360,25 +353,10 @@ static void cuda_rules(void **state) {
         {"SM90_MLA (BF16, 576/512, 64, 64, 12): stages_3+varlen", "n_stages"},
         {"SM90_MLA (BF16, 576/512, 64, 64, 12): stages_2+causal", "has no varlen"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof illegal / sizeof illegal[0]; i++) {
         flash_config_t config = FLASH_CONFIG_INIT;
         assert_success(flash_config_parse(illegal[i].text, &config));
         assert_null(flash_lookup_kernel(&config));
         check_refusal(flash_last_status(), FLASH_ERROR_INVALID_CONFIG, illegal[i].field);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_table_has_every_type_for_any_machine),
-        cmocka_unit_test(rows_ascend_strictly),
-        cmocka_unit_test(every_row_is_found),
-        cmocka_unit_test(names_are_symbols_and_differ),
-        cmocka_unit_test(short_forms_round_trip),
-        cmocka_unit_test(every_near_miss_is_answered),
-        cmocka_unit_test(cuda_rows_are_missed_by_their_reason),
-        cmocka_unit_test(cuda_rules),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,9 +101,8 @@ static void check_both(const int counts[2]) {
     assert_true(counts[false] > LAYOUTS / 100 && counts[true] > LAYOUTS / 100);
 }
 
-static void contiguous_tensors_are_refused_where_they_overlap(void **state) {
+TEST(contiguous_tensors_are_refused_where_they_overlap) {
     int counts[2] = {0, 0};
-    (void)state;
     for (int i = 0; i < LAYOUTS; i++) {
         layout_t a = random_layout(1 + random_number(4), 2 + 2 * random_number(1));
         layout_t b = random_layout(1 + random_number(4), 2 + 2 * random_number(1));
@@ -116,9 +115,8 @@ static void contiguous_tensors_are_refused_where_they_overlap(void **state) {
     check_both(counts);
 }
 
-static void first_rows_in_the_other_tensor_are_refused(void **state) {
+TEST(first_rows_in_the_other_tensor_are_refused) {
     int counts[2] = {0, 0};
-    (void)state;
     for (int i = 0; i < LAYOUTS; i++) {
         layout_t a = random_layout(1 + random_number(12), 2 + 2 * random_number(1));
         layout_t b = random_layout(1 + random_number(4), 2 + 2 * random_number(1));
@@ -131,9 +129,8 @@ static void first_rows_in_the_other_tensor_are_refused(void **state) {
     check_both(counts);
 }
 
-static void what_shares_no_byte_is_never_refused(void **state) {
+TEST(what_shares_no_byte_is_never_refused) {
     int counts[2] = {0, 0};
-    (void)state;
     for (int i = 0; i < LAYOUTS; i++) {
         layout_t a = random_layout(1 + random_number(4), 2 + 2 * random_number(1));
         layout_t b = random_layout(1 + random_number(4), 2 + 2 * random_number(1));
@@ -146,23 +143,12 @@ static void what_shares_no_byte_is_never_refused(void **state) {
     check_both(counts);
 }
 
-static void empty_tensors_are_nowhere(void **state) {
+TEST(empty_tensors_are_nowhere) {
     layout_t a = random_layout(4, 4);
-    (void)state;
     set_nested_strides(&a, 0);
     layout_t b = a;
     assert_true(is_refused(&a, &b));
     b.shape.seq = 0;
     assert_false(is_refused(&a, &b));
     assert_false(is_refused(&b, &a));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contiguous_tensors_are_refused_where_they_overlap),
-        cmocka_unit_test(first_rows_in_the_other_tensor_are_refused),
-        cmocka_unit_test(what_shares_no_byte_is_never_refused),
-        cmocka_unit_test(empty_tensors_are_nowhere),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,9 +61,8 @@ static void check_all(void) {
     }
 }
 
-static void any_number_of_threads_gives_the_same_bits(void **state) {
+TEST_WITH_TEARDOWN(any_number_of_threads_gives_the_same_bits, default_threads) {
     static const int32_t n_threads[] = {1, 2, 3, 8, 0};
-    (void)state;
     for (size_t i = 0; i < sizeof n_threads / sizeof n_threads[0]; i++) {
         assert_success(flash_set_num_threads(n_threads[i]));
         check_all();
@@ -71,8 +70,7 @@ static void any_number_of_threads_gives_the_same_bits(void **state) {
 }
 
 /* With less workspace than asked for there are fewer threads, and the same bits. */
-static void less_workspace_gives_the_same_bits(void **state) {
-    (void)state;
+TEST_WITH_TEARDOWN(less_workspace_gives_the_same_bits, default_threads) {
     for (int i = 0; i < N_PROBLEMS; i++) {
         test_problem_t p;
         uint64_t least;
@@ -139,8 +137,7 @@ static void *reader(void *unused) {
     return unused;
 }
 
-static void many_callers_at_once(void **state) {
-    (void)state;
+TEST_WITH_TEARDOWN(many_callers_at_once, default_threads) {
     assert_success(flash_set_num_threads(3));
     run_callers(reader);
 }
@@ -152,8 +149,7 @@ static void *thread_setter(void *unused) {
     return unused;
 }
 
-static void the_number_of_threads_changes_meanwhile(void **state) {
-    (void)state;
+TEST_WITH_TEARDOWN(the_number_of_threads_changes_meanwhile, default_threads) {
     assert_success(flash_set_num_threads(5));
     run_callers(thread_setter);
 }
@@ -229,8 +225,7 @@ static void check_hook(flash_parallel_for_t run, int32_t n_workers) {
     assert_int_equal(atomic_load(&lender.n_calls), n_calls);
 }
 
-static void a_hook_gives_the_same_bits(void **state) {
-    (void)state;
+TEST_WITH_TEARDOWN(a_hook_gives_the_same_bits, default_threads) {
     check_hook(run_backwards, 1);
     check_hook(run_backwards, 2);
     check_hook(run_backwards, 7);
@@ -247,8 +242,7 @@ static void *hook_setter(void *unused) {
     return unused;
 }
 
-static void the_hook_changes_meanwhile(void **state) {
-    (void)state;
+TEST_WITH_TEARDOWN(the_hook_changes_meanwhile, default_threads) {
     assert_success(flash_set_num_threads(4));
     run_callers(hook_setter);
     assert_int_equal(atomic_load(&meddling_lender.n_refused), 0);
@@ -261,8 +255,7 @@ static void *results_setter(void *unused) {
     return unused;
 }
 
-static void results_change_meanwhile(void **state) {
-    (void)state;
+TEST_WITH_TEARDOWN(results_change_meanwhile, default_threads) {
     run_callers(results_setter);
     assert_success(flash_set_tuning(NULL));
 }
@@ -312,8 +305,7 @@ static void check_cancelled_callers(void) {
 }
 
 /* A lock that stayed held would hang the program. */
-static void a_cancelled_caller_leaves_the_library_usable(void **state) {
-    (void)state;
+TEST_WITH_TEARDOWN(a_cancelled_caller_leaves_the_library_usable, default_threads) {
     assert_success(flash_set_num_threads(4));
     check_cancelled_callers();
 }
@@ -329,7 +321,7 @@ static void stop_for_a_while(int signal) {
 }
 
 /* A task that was left undone would keep others waiting. */
-static void cancelled_threads_of_a_hook_do_their_tasks(void **state) {
+TEST_WITH_TEARDOWN(cancelled_threads_of_a_hook_do_their_tasks, default_threads) {
     const struct sigaction action = {.sa_handler = stop_for_a_while, .sa_flags = SA_RESTART};
     struct sigaction before;
     lender_t lender = {.disturbs = true};
@@ -337,7 +329,6 @@ static void cancelled_threads_of_a_hook_do_their_tasks(void **state) {
                            .batch = 1,   .seqlen_q = 900, .seqlen_k = 900,
                            .n_heads = 3, .n_heads_kv = 3, .d_head = 32};
     test_problem_t p;
-    (void)state;
     assert_int_equal(sigaction(SIGUSR1, &action, &before), 0);
     assert_success(flash_set_parallel_for(run_in_threads, &lender, 8));
     problem_create(&p, sizes, 7);
@@ -428,8 +419,7 @@ static void check_that_signals_are_blocked(long thread) {
             fail_msg("thread %ld does not block signal %d", thread, signal);
 }
 
-static void the_pools_threads_take_no_signals(void **state) {
-    (void)state;
+TEST_WITH_TEARDOWN(the_pools_threads_take_no_signals, default_threads) {
     await_end_of_pool();
     const threads_t before = list_threads();
     assert_success(flash_set_num_threads(4));
@@ -453,8 +443,7 @@ static size_t set_stack_size(size_t size) {
     return before;
 }
 
-static void a_refused_thread_is_not_asked_for_again(void **state) {
-    (void)state;
+TEST_WITH_TEARDOWN(a_refused_thread_is_not_asked_for_again, default_threads) {
     const int n_before = await_end_of_pool();
     const size_t size = set_stack_size(SIZE_MAX / 4);
     assert_success(flash_set_num_threads(4));
@@ -469,19 +458,6 @@ static void a_refused_thread_is_not_asked_for_again(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(any_number_of_threads_gives_the_same_bits, default_threads),
-        cmocka_unit_test_teardown(less_workspace_gives_the_same_bits, default_threads),
-        cmocka_unit_test_teardown(many_callers_at_once, default_threads),
-        cmocka_unit_test_teardown(the_number_of_threads_changes_meanwhile, default_threads),
-        cmocka_unit_test_teardown(a_hook_gives_the_same_bits, default_threads),
-        cmocka_unit_test_teardown(the_hook_changes_meanwhile, default_threads),
-        cmocka_unit_test_teardown(results_change_meanwhile, default_threads),
-        cmocka_unit_test_teardown(a_cancelled_caller_leaves_the_library_usable, default_threads),
-        cmocka_unit_test_teardown(cancelled_threads_of_a_hook_do_their_tasks, default_threads),
-        cmocka_unit_test_teardown(the_pools_threads_take_no_signals, default_threads),
-        cmocka_unit_test_teardown(a_refused_thread_is_not_asked_for_again, default_threads),
-    };
     n_own_threads = count_own_threads();
-    return cmocka_run_group_tests(tests, compute_expected, destroy_expected);
+    return run_all_tests(compute_expected, destroy_expected);
 }

@@ -51,23 +51,21 @@ static void check_refused(const flash_params_t *p, const char *words) {
 
 /* Row r of a sequence of `length` tokens from token b on has the address base + (END - length + r)
  * * stride[1] + (b + length) * stride[3] + END * stride[4], mod 2^64. */
-static void an_address_wraps_round_to_the_token(void **state) {
+TEST(an_address_wraps_round_to_the_token) {
     const flash_params_t p = packed();
     const tma_tensor_t t = tma_tensor_k(&varlen, &p);
     const uint64_t begin = 1000000, length = 77, row = 5;
     const uint64_t elements = (SM90_RAGGED_END - length + row) * (uint64_t)t.stride[1] +
                               (begin + length) * (uint64_t)t.stride[3] +
                               SM90_RAGGED_END * (uint64_t)t.stride[4];
-    (void)state;
     assert_int_equal(t.n_axes, TMA_MOST_AXES);
     assert_int_equal(t.extent[1], SM90_RAGGED_END);
     assert_int_equal(t.element_bytes, 2);
     assert_true(elements * 2 == (begin + row) * TOKEN * 2);
 }
 
-static void entries_are_whole_numbers_of_tokens_apart(void **state) {
+TEST(entries_are_whole_numbers_of_tokens_apart) {
     flash_params_t p = cached();
-    (void)state;
     check_addressed(&p, SEQLEN);
     p.k_stride.batch = 0;
     check_addressed(&p, 0);
@@ -80,9 +78,8 @@ static void entries_are_whole_numbers_of_tokens_apart(void **state) {
 }
 
 /* Each entry has one token, however far the next would be. */
-static void a_single_token_is_counted_by_entries(void **state) {
+TEST(a_single_token_is_counted_by_entries) {
     flash_params_t p = cached();
-    (void)state;
     p.seqlen_k = 1;
     p.k_stride.seq = 3;
     check_addressed(&p, 1);
@@ -90,10 +87,9 @@ static void a_single_token_is_counted_by_entries(void **state) {
     check_addressed(&p, 0);
 }
 
-static void coordinates_have_32_bits(void **state) {
+TEST(coordinates_have_32_bits) {
     flash_params_t p = cached();
     const int64_t most = (INT32_MAX - SEQLEN) / (BATCH - 1);
-    (void)state;
     p.k_stride.seq = 8;
     p.k_stride.batch = 8 * most;
     check_addressed(&p, most);
@@ -101,9 +97,8 @@ static void coordinates_have_32_bits(void **state) {
     check_refused(&p, "2^31 tokens");
 }
 
-static void tokens_are_apart_but_not_too_far(void **state) {
+TEST(tokens_are_apart_but_not_too_far) {
     flash_params_t p = packed();
-    (void)state;
     p.k_stride.seq = ((int64_t)1 << 33) - 8;
     check_addressed(&p, 0);
     p.k_stride.seq += 8;
@@ -115,19 +110,17 @@ static void tokens_are_apart_but_not_too_far(void **state) {
 }
 
 /* A look-up may know neither address nor strides. */
-static void a_tensor_without_address_and_strides_is_no_obstacle(void **state) {
+TEST(a_tensor_without_address_and_strides_is_no_obstacle) {
     flash_params_t p = cached();
-    (void)state;
     p.k = NULL;
     p.k_stride = (flash_strides_t){0};
     check_addressed(&p, -1);
 }
 
 /* The entries of a pool are pages, whatever the batch is. */
-static void pages_of_a_pool_are_whole_numbers_of_tokens_apart(void **state) {
+TEST(pages_of_a_pool_are_whole_numbers_of_tokens_apart) {
     enum { PAGE = 16, POOL = 1000 };
     flash_params_t p = cached();
-    (void)state;
     p.pages = (flash_pages_t){.table = lengths, .v_table = lengths, .page_size = PAGE};
     p.pages.n_pages = POOL;
     p.k_stride.batch = (int64_t)PAGE * TOKEN;
@@ -144,7 +137,7 @@ static void pages_of_a_pool_are_whole_numbers_of_tokens_apart(void **state) {
 
 /* Boxes lie in one page and in one block, and begin where blocks may begin; those of less than 8
  * keys are read key by key. */
-static void pages_are_read_in_boxes_or_key_by_key(void **state) {
+TEST(pages_are_read_in_boxes_or_key_by_key) {
     static const flash_config_t config = {
         .dtype = FLASH_DTYPE_BF16,
         .B_c = 128,
@@ -155,7 +148,6 @@ static void pages_are_read_in_boxes_or_key_by_key(void **state) {
                                        {19, 128, 0},    {80, 128, 16}, {64, 128, 64},
                                        {128, 128, 128}, {256, 64, 64}, {768, 128, 128}};
     flash_params_t p = cached();
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         p.pages = (flash_pages_t){.table = lengths, .v_table = lengths, .n_pages = 10};
         p.pages.page_size = cases[i][0];
@@ -171,14 +163,13 @@ static void pages_are_read_in_boxes_or_key_by_key(void **state) {
     }
 }
 
-static void pages_are_refused_with_their_reason(void **state) {
+TEST(pages_are_refused_with_their_reason) {
     static const flash_config_t config = {
         .dtype = FLASH_DTYPE_BF16,
         .B_c = 128,
         .features = FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED,
     };
     flash_params_t p = cached();
-    (void)state;
     assert_string_equal(paging_sm90_obstacle(&config, &p),
                         "SM90 kernels with paged read K and V only in pages");
     p.pages = (flash_pages_t){.table = lengths, .v_table = lengths, .page_size = 16};
@@ -191,12 +182,11 @@ static void pages_are_refused_with_their_reason(void **state) {
 }
 
 /* K and V of e4m3 have elements of one byte, and Q and O of two. */
-static void elements_of_a_cache_may_have_a_byte(void **state) {
+TEST(elements_of_a_cache_may_have_a_byte) {
     static const flash_config_t config = {.dtype = FLASH_DTYPE_E4M3,
                                           .features = FLASH_FEATURE_VARLEN};
     flash_params_t p = packed();
     const tma_tensor_t k = tma_tensor_k(&config, &p), q = tma_tensor_q(&config, &p);
-    (void)state;
     assert_int_equal(k.element_bytes, 1);
     assert_int_equal(q.element_bytes, 2);
     assert_true(k.stride[1] + k.stride[4] == (int64_t)1 << 34);
@@ -208,11 +198,10 @@ static void elements_of_a_cache_may_have_a_byte(void **state) {
 }
 
 /* K of latent tokens has all of their bytes, and V those up to the end of their scales. */
-static void tokens_are_bytes(void **state) {
+TEST(tokens_are_bytes) {
     static const flash_config_t config = {.dtype = FLASH_DTYPE_LATENT_E4M3,
                                           .features = FLASH_FEATURE_VARLEN};
     flash_params_t p = packed();
-    (void)state;
     p.d_head = 576;
     p.d_head_v = 512;
     p.k_stride.seq = p.v_stride.seq = FLASH_LATENT_TOKEN_BYTES;
@@ -228,9 +217,8 @@ static void tokens_are_bytes(void **state) {
 }
 
 /* Rows of Q and K have d_head elements, those of V and O d_head_v. */
-static void v_and_o_have_a_head_dimension_of_their_own(void **state) {
+TEST(v_and_o_have_a_head_dimension_of_their_own) {
     flash_params_t p = cached();
-    (void)state;
     p.d_head_v = 40;
     p.v_stride =
         (flash_strides_t){.batch = (int64_t)SEQLEN * HEADS * 40, .seq = HEADS * 40, .head = 40};
@@ -250,9 +238,8 @@ static void v_and_o_have_a_head_dimension_of_their_own(void **state) {
     assert_null(tma_tensor_obstacle(&k));
 }
 
-static void an_empty_tensor_is_no_obstacle(void **state) {
+TEST(an_empty_tensor_is_no_obstacle) {
     flash_params_t p = cached();
-    (void)state;
     p.k = (const void *)(uintptr_t)2;
     p.k_stride.seq = 1;
     p.batch = 0;
@@ -260,23 +247,4 @@ static void an_empty_tensor_is_no_obstacle(void **state) {
     p.batch = 2;
     p.seqlen_k = 0;
     check_addressed(&p, 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_address_wraps_round_to_the_token),
-        cmocka_unit_test(entries_are_whole_numbers_of_tokens_apart),
-        cmocka_unit_test(a_single_token_is_counted_by_entries),
-        cmocka_unit_test(coordinates_have_32_bits),
-        cmocka_unit_test(tokens_are_apart_but_not_too_far),
-        cmocka_unit_test(a_tensor_without_address_and_strides_is_no_obstacle),
-        cmocka_unit_test(elements_of_a_cache_may_have_a_byte),
-        cmocka_unit_test(tokens_are_bytes),
-        cmocka_unit_test(v_and_o_have_a_head_dimension_of_their_own),
-        cmocka_unit_test(an_empty_tensor_is_no_obstacle),
-        cmocka_unit_test(pages_of_a_pool_are_whole_numbers_of_tokens_apart),
-        cmocka_unit_test(pages_are_read_in_boxes_or_key_by_key),
-        cmocka_unit_test(pages_are_refused_with_their_reason),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

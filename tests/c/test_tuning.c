@@ -22,7 +22,7 @@ enum { LINE = FLASH_TUNING_TEXT_SIZE };
 
 /* ---- Size classes ---- */
 
-static void sizes_round_to_the_nearest_power_of_two(void **state) {
+TEST(sizes_round_to_the_nearest_power_of_two) {
     static const struct {
         int64_t size;
         int32_t size_class;
@@ -40,7 +40,6 @@ static void sizes_round_to_the_nearest_power_of_two(void **state) {
                  {INT32_MAX, 31},
                  {(int64_t)1 << 61, 61},
                  {INT64_MAX / 2, 62}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         assert_int_equal(tuning_size_class(cases[i].size), cases[i].size_class);
 }
@@ -69,12 +68,11 @@ static void check_line_round_trip(const tuning_row_t *row) {
     assert_refused(tuning_write(row, line, strlen(line)), FLASH_ERROR_BUFFER_TOO_SMALL, "buffer");
 }
 
-static void a_line_reads_as_it_was_written(void **state) {
+TEST(a_line_reads_as_it_was_written) {
     static const tuning_key_t keys[] = {
         {{80, 108, 0, FLASH_DTYPE_FP16, 1, 0, 0, 0, 0}},
         {{90, 132, 0, FLASH_DTYPE_BF16, 256, 1, 14, 9, 7}},
         {{INT32_MAX, INT32_MAX, 0, FLASH_DTYPE_FP32, INT32_MAX, 15, 31, 31, 62}}};
-    (void)state;
     for (int32_t i = 0; i < kernel_table_count; i++)
         for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
             tuning_row_t row = {keys[k], k == 2 ? INT64_MAX : 155020, &kernel_table[i]};
@@ -83,10 +81,9 @@ static void a_line_reads_as_it_was_written(void **state) {
         }
 }
 
-static void comments_blanks_and_line_ends_are_free(void **state) {
+TEST(comments_blanks_and_line_ends_are_free) {
     char text[4 * LINE];
     char config[FLASH_CONFIG_TEXT_SIZE];
-    (void)state;
     assert_success(flash_config_format(&kernel_table[0].config, config, sizeof config));
     snprintf(text, sizeof text,
              "# a file\n\n  %s \t# the version\r\n# one result\n\t%s ns=7: %s # the end\r\n\n"
@@ -102,9 +99,8 @@ static void comments_blanks_and_line_ends_are_free(void **state) {
     free(results);
 }
 
-static void absent_configurations_are_passed_over(void **state) {
+TEST(absent_configurations_are_passed_over) {
     char text[2 * LINE];
-    (void)state;
     snprintf(text, sizeof text, "%s\n%s ns=5: REFERENCE (FP32, any, 17, 1)\n", FLASH_TUNING_HEADER,
              KEY);
     tuning_results_t *results = parsed(text);
@@ -122,7 +118,7 @@ static void check_malformed(const char *line, const char *words) {
     assert_null(results);
 }
 
-static void malformed_lines_are_refused_with_their_place(void **state) {
+TEST(malformed_lines_are_refused_with_their_place) {
     static const char *const cases[][2] = {
         {"fast", "expected cc="},
         {"cc=0 sms=1", "expected a number"},
@@ -142,7 +138,6 @@ static void malformed_lines_are_refused_with_their_place(void **state) {
          "expected the name of a kernel family"},
     };
     char long_line[2 * LINE];
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         check_malformed(cases[i][0], cases[i][1]);
     memset(long_line, 'x', sizeof long_line - 1);
@@ -150,10 +145,9 @@ static void malformed_lines_are_refused_with_their_place(void **state) {
     check_malformed(long_line, "characters, at most 511");
 }
 
-static void results_begin_with_the_header(void **state) {
+TEST(results_begin_with_the_header) {
     static const char *const texts[] = {"", "\n# nothing\n", "flashattn tuning 2\n", KEY};
     tuning_results_t *results = NULL;
-    (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         assert_refused(tuning_parse(texts[i], false, &results), FLASH_ERROR_INVALID_ARGUMENT,
                        FLASH_TUNING_HEADER);
@@ -164,8 +158,7 @@ static void results_begin_with_the_header(void **state) {
 
 /* ---- The built-in results ---- */
 
-static void built_in_results_ascend(void **state) {
-    (void)state;
+TEST(built_in_results_ascend) {
     for (int32_t i = 0; i < tuning_table_count; i++) {
         const tuning_row_t *row = &tuning_table[i];
         assert_in_range(row->kernel - kernel_table, 0, kernel_table_count - 1);
@@ -235,10 +228,9 @@ static const flash_kernel_t *followed(const fixture_t *f, const tuning_results_t
     return kernel;
 }
 
-static void the_fastest_result_is_followed(void **state) {
+TEST(the_fastest_result_is_followed) {
     fixture_t f;
     char reason[SELECT_REASON_SIZE];
-    (void)state;
     if (!create(&f))
         skip();
     assert_ptr_equal(followed(&f, f.results, reason), f.rivals[1]);
@@ -253,9 +245,8 @@ static void the_fastest_result_is_followed(void **state) {
     free(f.results);
 }
 
-static void a_window_counts_as_its_keys(void **state) {
+TEST(a_window_counts_as_its_keys) {
     problem_t problem = gpu_problem();
-    (void)state;
     assert_int_equal(tuning_key(&problem, &GPU).fields[TUNING_LOG2_K], 9);
     assert_int_equal(tuning_key(&problem, &GPU).fields[TUNING_LOG2_HEADS], 4);
     problem.params.window_right = 0;
@@ -266,10 +257,9 @@ static void a_window_counts_as_its_keys(void **state) {
     assert_int_equal(tuning_key(&problem, &GPU).fields[TUNING_LOG2_K], 9);
 }
 
-static void results_that_do_not_serve_are_passed_over(void **state) {
+TEST(results_that_do_not_serve_are_passed_over) {
     fixture_t f;
     char reason[SELECT_REASON_SIZE];
-    (void)state;
     if (!create(&f))
         skip();
     for (int32_t i = 0; i < kernel_table_count; i++)
@@ -280,10 +270,9 @@ static void results_that_do_not_serve_are_passed_over(void **state) {
     free(f.results);
 }
 
-static void batch_invariant_problems_follow_nothing(void **state) {
+TEST(batch_invariant_problems_follow_nothing) {
     fixture_t f;
     char reason[SELECT_REASON_SIZE];
-    (void)state;
     if (!create(&f))
         skip();
     f.problem.batch_invariant = true;
@@ -293,10 +282,9 @@ static void batch_invariant_problems_follow_nothing(void **state) {
 
 /* A family without a result was not measured, so its row, which is estimated to be better, stays.
  * The first row of the table stands for it. */
-static void a_family_that_was_not_measured_keeps_its_row(void **state) {
+TEST(a_family_that_was_not_measured_keeps_its_row) {
     fixture_t f;
     char reason[SELECT_REASON_SIZE];
-    (void)state;
     if (!create(&f))
         skip();
     f.estimate = &kernel_table[0];
@@ -320,11 +308,10 @@ static problem_t decode_problem(int32_t group) {
 }
 
 /* The key has only the product of batch and heads. */
-static void results_of_fewer_heads_do_not_read_keys_twice(void **state) {
+TEST(results_of_fewer_heads_do_not_read_keys_twice) {
     const problem_t few = decode_problem(4), many = decode_problem(16);
     const flash_kernel_t *of_few = NULL, *of_many = NULL, *kernel;
     char reason[SELECT_REASON_SIZE];
-    (void)state;
     if (select_kernel(&few, &GPU, &of_few, reason) != FLASH_SUCCESS ||
         select_kernel(&many, &GPU, &of_many, reason) != FLASH_SUCCESS || of_few == of_many)
         skip();
@@ -364,9 +351,8 @@ static problem_t problem_of(const tuning_row_t *row) {
     return problem;
 }
 
-static void own_results_come_before_built_in_ones(void **state) {
+TEST(own_results_come_before_built_in_ones) {
     char reason[SELECT_REASON_SIZE] = "";
-    (void)state;
     for (int32_t i = 0; i < tuning_table_count; i++) {
         const tuning_row_t *row = &tuning_table[i];
         const flash_kernel_t *kernel = row->kernel;
@@ -380,24 +366,4 @@ static void own_results_come_before_built_in_ones(void **state) {
         assert_string_equal(reason, "");
         assert_ptr_equal(kernel, row->kernel);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_round_to_the_nearest_power_of_two),
-        cmocka_unit_test(a_line_reads_as_it_was_written),
-        cmocka_unit_test(comments_blanks_and_line_ends_are_free),
-        cmocka_unit_test(absent_configurations_are_passed_over),
-        cmocka_unit_test(malformed_lines_are_refused_with_their_place),
-        cmocka_unit_test(results_begin_with_the_header),
-        cmocka_unit_test(built_in_results_ascend),
-        cmocka_unit_test(the_fastest_result_is_followed),
-        cmocka_unit_test(a_window_counts_as_its_keys),
-        cmocka_unit_test(results_that_do_not_serve_are_passed_over),
-        cmocka_unit_test(batch_invariant_problems_follow_nothing),
-        cmocka_unit_test(a_family_that_was_not_measured_keeps_its_row),
-        cmocka_unit_test(results_of_fewer_heads_do_not_read_keys_twice),
-        cmocka_unit_test(own_results_come_before_built_in_ones),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

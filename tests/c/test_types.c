@@ -27,9 +27,8 @@ static bool goes_together(const flash_forward_args_t *args) {
 /* ---- Kernels for types ---- */
 
 /* The library's choice serves types that go together, and no others are accepted. */
-static void a_kernel_is_found_for_types_that_go_together(void **state) {
+TEST(a_kernel_is_found_for_types_that_go_together) {
     test_problem_t p;
-    (void)state;
     for (int i = 0; i < N_COMBINATIONS; i++) {
         problem_create(&p, SMALL, 1);
         set_types(&p.args, i);
@@ -46,9 +45,8 @@ static void a_kernel_is_found_for_types_that_go_together(void **state) {
 }
 
 /* A kernel does what flash_query_support() says. */
-static void a_kernel_serves_what_it_says(void **state) {
+TEST(a_kernel_serves_what_it_says) {
     test_problem_t p;
-    (void)state;
     problem_create(&p, SMALL, 1);
     free(p.args.workspace);
     p.args.workspace_size = 1 << 24;
@@ -71,11 +69,10 @@ static void a_kernel_serves_what_it_says(void **state) {
     problem_destroy(&p);
 }
 
-static void the_type_of_a_call_is_that_of_tensors_that_name_none(void **state) {
+TEST(the_type_of_a_call_is_that_of_tensors_that_name_none) {
     test_problem_t p;
     const flash_kernel_t *kernel;
     flash_config_t config = FLASH_CONFIG_INIT;
-    (void)state;
     problem_create(&p, SMALL, 1);
     p.args.k.dtype = p.args.v.dtype = FLASH_DTYPE_BF16; /* Q and O are of fp32 */
     assert_success(flash_select_kernel(&p.args, &kernel, NULL, 0));
@@ -87,11 +84,10 @@ static void the_type_of_a_call_is_that_of_tensors_that_name_none(void **state) {
     problem_destroy(&p);
 }
 
-static void a_reason_names_types_that_differ(void **state) {
+TEST(a_reason_names_types_that_differ) {
     test_problem_t p;
     const flash_kernel_t *kernel;
     char reason[256];
-    (void)state;
     problem_create(&p, SMALL, 1);
     p.args.dtype = FLASH_DTYPE_FP16;
     p.args.q.dtype = FLASH_DTYPE_FP32;
@@ -125,9 +121,8 @@ static flash_status_t run(flash_forward_args_t *args) {
     return flash_forward(args, NULL, NULL);
 }
 
-static void a_tensor_ends_where_its_own_elements_do(void **state) {
+TEST(a_tensor_ends_where_its_own_elements_do) {
     unsigned char memory[128] = {0};
-    (void)state;
     flash_forward_args_t args = neighbours(memory, 16); /* Q: 16 bytes; O: 32 */
     args.q.dtype = args.k.dtype = args.v.dtype = FLASH_DTYPE_BF16;
     assert_success(run(&args));
@@ -147,9 +142,8 @@ static void a_tensor_ends_where_its_own_elements_do(void **state) {
 }
 
 /* An offset of 2^61 elements is 2^63 bytes of fp32, one too many, and half as many of 16 bits. */
-static void offsets_are_counted_in_bytes_of_each_type(void **state) {
+TEST(offsets_are_counted_in_bytes_of_each_type) {
     unsigned char memory[128] = {0};
-    (void)state;
     flash_forward_args_t args = neighbours(memory, 64);
     args.seqlen_q = 2;
     args.q.stride_seq = (int64_t)1 << 61;
@@ -158,16 +152,4 @@ static void offsets_are_counted_in_bytes_of_each_type(void **state) {
     args.q.dtype = FLASH_DTYPE_BF16;
     args.o.data = args.k.data; /* what is checked next */
     assert_refused(run(&args), FLASH_ERROR_INVALID_ARGUMENT, "o overlaps k");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_kernel_is_found_for_types_that_go_together),
-        cmocka_unit_test(a_kernel_serves_what_it_says),
-        cmocka_unit_test(the_type_of_a_call_is_that_of_tensors_that_name_none),
-        cmocka_unit_test(a_reason_names_types_that_differ),
-        cmocka_unit_test(a_tensor_ends_where_its_own_elements_do),
-        cmocka_unit_test(offsets_are_counted_in_bytes_of_each_type),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,9 +40,8 @@ static void check_sequence(const flash_params_t *p, int32_t len_q, int32_t len_k
     }
 }
 
-static void keys_are_those_of_the_definition(void **state) {
+TEST(keys_are_those_of_the_definition) {
     flash_params_t p = {.batch = 1};
-    (void)state;
     for (p.window_left = -1; p.window_left < 4; p.window_left++)
         for (p.window_right = -1; p.window_right < 4; p.window_right++)
             for (p.attention_chunk = 0; p.attention_chunk < MOST_TOKENS + 2; p.attention_chunk++) {
@@ -53,10 +52,9 @@ static void keys_are_those_of_the_definition(void **state) {
             }
 }
 
-static void long_chunks_do_not_overflow(void **state) {
+TEST(long_chunks_do_not_overflow) {
     const int32_t chunks[] = {1 << 30, (1 << 30) + 1, INT32_MAX - 1, INT32_MAX};
     const flash_sequence_t s = {.len_q = 1, .len_k = INT32_MAX};
-    (void)state;
     for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
         const flash_params_t p = {.window_left = -1,
                                   .window_right = -1,
@@ -93,7 +91,7 @@ static int32_t features_of(const call_t *call) {
 }
 
 /* A query before the first key sees no key with a chunk, however long, and all without. */
-static void chunks_that_hide_nothing_are_dropped(void **state) {
+TEST(chunks_that_hide_nothing_are_dropped) {
     enum { CAUSAL = FLASH_FLAG_CAUSAL, INVARIANT = FLASH_FLAG_BATCH_INVARIANT };
     static const call_t calls[] = {
         {0, 0, 8, 8, false, 0},
@@ -110,18 +108,8 @@ static void chunks_that_hide_nothing_are_dropped(void **state) {
         {CAUSAL | INVARIANT, INT64_MAX, 8, 8, false, FLASH_FEATURE_WINDOW},
         {INVARIANT, 8, 1, 8, false, FLASH_FEATURE_WINDOW},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++)
         if (features_of(&calls[i]) != calls[i].features)
             fail_msg("call %zu has features %d, not %d", i, features_of(&calls[i]),
                      calls[i].features);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_are_those_of_the_definition),
-        cmocka_unit_test(long_chunks_do_not_overflow),
-        cmocka_unit_test(chunks_that_hide_nothing_are_dropped),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
