@@ -42,6 +42,7 @@ _WHOLE_CALLS = """
 """
 _DEVICE_CALLS = "tests/gpu/test_gpu_table.py tests/gpu/test_gpu_streams.py"
 TOLD = {
+    "src/api/*": "tests/python/test_refusals.py",
     "src/api/device.c": "tests/python/test_cuda_absent.py tests/python/test_environment.py",
     "src/arguments/*": """
         tests/c/test_arguments.c tests/c/test_bounds.c tests/c/test_types.c
@@ -54,7 +55,9 @@ TOLD = {
     "src/config/words.*": "tests/c/test_config_text.c tests/python/test_config.py",
     "src/cpu/*": _WHOLE_CALLS,
     "src/cpu/family.c": "tests/c/test_select.c tests/c/test_table.c",
-    "src/cuda/*/sm?0*.c": "tests/c/test_select_families.c",
+    "src/cuda/*/*sm?0*.c": """
+        tests/c/test_select_families.c tests/codegen/test_codegen_agrees_with_c.py
+    """,
     "src/cuda/decode/*_mla.c": "tests/c/test_select_mla.c",
     "src/cuda/absent.c": "tests/python/test_cuda_absent.py tests/c/test_multiprocessors.c",
     "src/cuda/mixed.c": "tests/c/test_parts.c",

@@ -4,7 +4,7 @@ configurations are legal, for the same reasons, and the same texts are read and 
 
 import ctypes
 import os
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import pytest
 from config_strategies import (
@@ -103,6 +103,18 @@ def read(text):
 @given(config=mixed_config)
 def test_the_same_rules(library, config):
     assert library.broken_rule(config) == broken_rule(config)
+
+
+def test_the_same_rules_one_field_away_from_a_row(library):
+    """Of each family, operation and type, a row with each field changed a little and a lot: that
+    reaches rules among fields, which few random configurations do."""
+    rows = {(row.arch, row.op, row.dtype): row for row in all_sets()}
+    for row in rows.values():
+        for field in FIELDS:
+            value = getattr(row, field)
+            for other in (0, 1, 2, value - 1, value + 1, 2 * value, value // 2, 3 * value):
+                changed = replace(row, **{field: other})
+                assert library.broken_rule(changed) == broken_rule(changed)
 
 
 def test_the_sets_are_legal_for_the_library(library):

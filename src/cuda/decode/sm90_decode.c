@@ -8,6 +8,7 @@
 #include "cuda/decode/plan_sm90_decode.h"
 #include "cuda/decode/query_rows.h"
 #include "cuda/family.h"
+#include "cuda/sm90/rules_sm90.h"
 #include "cuda/tma/paging_sm90.h"
 #include "cuda/tma/tma_tensor.h"
 #include "cuda/tuning.h"
@@ -15,28 +16,13 @@
 
 #include <stddef.h>
 
-enum { MMA_ROWS = 16, LOADING_WARPS = 4 };
-
 /* ---- Rules, as in codegen/legality.py ---- */
 
 static flash_status_t check(const flash_config_t *config) {
-    const int32_t n_warps = LOADING_WARPS + config->B_r / MMA_ROWS;
-    FLASH_REQUIRE(config->n_warps == n_warps, FLASH_ERROR_INVALID_CONFIG,
-                  "n_warps is %d: %d with B_r %d, %d and one for each %d rows", config->n_warps,
-                  n_warps, config->B_r, LOADING_WARPS, MMA_ROWS);
-    FLASH_REQUIRE(!config->ping_pong || config->B_r >= 2 * SM90_WARPGROUP_ROWS,
-                  FLASH_ERROR_INVALID_CONFIG,
-                  "ping_pong is 1: it needs a B_r of %d or more, which is %d",
-                  2 * SM90_WARPGROUP_ROWS, config->B_r);
+    FLASH_TRY(rules_sm90_tile(config));
     FLASH_REQUIRE(sm90_has_varlen(config), FLASH_ERROR_INVALID_CONFIG,
                   "features has no varlen: SM90_DECODE kernels need it");
-    FLASH_REQUIRE(
-        sm90_shared_bytes(config) <= SM90_SHARED_BYTES_MAX, FLASH_ERROR_INVALID_CONFIG,
-        "d_head %d, d_head_v %d, B_r %d, B_c %d and n_stages %d take %d bytes of shared memory: at "
-        "most %d",
-        config->d_head, sm90_d_head_v(config), config->B_r, config->B_c, config->n_stages,
-        sm90_shared_bytes(config), SM90_SHARED_BYTES_MAX);
-    return FLASH_SUCCESS;
+    return rules_sm90_memory(config);
 }
 
 /* ---- Devices and problems ---- */
