@@ -42,7 +42,7 @@ _WHOLE_CALLS = """
 """
 _DEVICE_CALLS = "tests/gpu/test_gpu_table.py tests/gpu/test_gpu_streams.py"
 TOLD = {
-    "src/api/*": "tests/python/test_refusals.py",
+    "src/api/*": "tests/c/test_arguments.c tests/python/test_refusals.py",
     "src/api/device.c": "tests/python/test_cuda_absent.py tests/python/test_environment.py",
     "src/arguments/*": """
         tests/c/test_arguments.c tests/c/test_bounds.c tests/c/test_types.c
