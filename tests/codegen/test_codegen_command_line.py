@@ -81,9 +81,10 @@ def test_out_leaves_other_families_out_and_says_what_it_removes(run, tmp_path):
     gone = [config for config in ship() if config.arch not in (Arch.REFERENCE, Arch.AVX2)]
     assert code == 0
     assert lines[:-1] == [f"- {name}" for name in stems_of(gone)]
-    assert names_in_table(tmp_path) == [kernel_name(c) for c in select("ship arch=REFERENCE,AVX2")]
+    left = select("ship arch=REFERENCE,AVX2")
+    assert names_in_table(tmp_path) == [kernel_name(config) for config in left]
     assert run("--out", tmp_path, "--families", "reference,avx2")[1] == [
-        "codegen: 10 kernels in the table, 0 files added, 0 removed"
+        f"codegen: {len(left)} kernels in the table, 0 files added, 0 removed"
     ]
 
 

@@ -14,13 +14,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from codegen.config import Config, c_initialiser, kernel_name
-from codegen.facts import FIELDS, SM80, SM90, Arch, Dtype, Feature
+from codegen.facts import FIELDS, SM80, SM90, Arch, Dtype, Feature, Op
 from codegen.legality import legal
 from codegen.sets import all_sets
 from codegen.short_form import parse_config
 
 NAME = re.compile(
-    r"flash_fwd_(?P<arch>[a-z0-9]+)_(?P<dtype>[a-z0-9]+?)(x(?P<operand_dtype>[a-z0-9]+))?"
+    rf"flash_(?P<op>{'|'.join(op.symbol for op in Op)})_"
+    r"(?P<arch>[a-z0-9]+)_(?P<dtype>[a-z0-9]+?)(x(?P<operand_dtype>[a-z0-9]+))?"
     r"_d(?P<d_head>any|\d+)(v(?P<d_head_v>\d+))?_"
     r"(?P<B_r>\d+)(x(?P<B_c>\d+))?(_w(?P<n_warps>\d+))?"
     r"((?P<async_copy>_async)?(?P<eager_load_blocks>_eager)?(?P<swizzled>_swizzled)?"
@@ -34,6 +35,7 @@ NAME = re.compile(
 )
 
 
+OPS = {op.symbol: op for op in Op}
 ARCH_WORDS = {arch.name.lower().replace("_", ""): arch for arch in Arch}
 DTYPE_WORDS = {dtype.name.lower().replace("_", ""): dtype for dtype in Dtype}
 
@@ -50,6 +52,7 @@ def read_name(name):
         values[field] = int(words[field] is not None)
     return Config(
         arch=int(ARCH_WORDS[words["arch"]]),
+        op=int(OPS[words["op"]]),
         dtype=int(DTYPE_WORDS[words["dtype"]]),
         operand_dtype=int(DTYPE_WORDS.get(words["operand_dtype"], 0)),
         features=sum(int(Feature[word.upper()]) for word in words["features"].split("_")[1:]),

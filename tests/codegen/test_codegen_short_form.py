@@ -223,6 +223,7 @@ def test_any_text_is_read_or_refused(text):
     ("config", "message"),
     [
         (replace(AVX512, arch=0), "arch is 0"),
+        (replace(AVX512, op=1000), "op is 1000"),
         (replace(AVX512, dtype=6), "dtype is 6"),
         (replace(AVX512, features=64), "features is 64"),
         (replace(AVX512, features=-1), "features is -1"),
@@ -239,7 +240,7 @@ def test_any_text_is_read_or_refused(text):
         *(
             (replace(AVX512, **{field: 1}), f"{field} is 1")
             for field in FIELDS
-            if field not in ("arch", "dtype", "d_head", "B_r", "B_c", "features")
+            if field not in ("arch", "op", "dtype", "d_head", "B_r", "B_c", "features")
         ),
     ],
 )

@@ -41,7 +41,14 @@ WALKS_IN_PYTHON = (
     "test_table.py::test_every_row_is_found_by_its_configuration_and_its_short_form",
     "test_types.py::test_families_that_multiply_bf16_leave_a_q_of_fp32_to_others",
 )
-WALKS_OF_THE_GENERATOR = ("covers", "machine_code", "sets")
+WALKS_OF_THE_GENERATOR = (
+    "test_codegen_command_line.py::test_out_leaves_other_families_out_and_says_what_it_removes",
+    "test_codegen_config.py::test_the_name_of_every_configuration_of_the_sets_tells_it_whole",
+    "test_codegen_covers.py",
+    "test_codegen_machine_code.py",
+    "test_codegen_sets.py",
+    "test_codegen_short_form.py::test_what_the_text_cannot_carry_is_refused",
+)
 
 pytestmark = pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake")
 
@@ -111,7 +118,7 @@ def test_an_operation_enters_by_the_documented_steps(root, tmp_path):
 def test_an_operation_breaks_no_walk_of_the_generator(root, tmp_path):
     take_the_steps(root, tmp_path)
     tests = tmp_path / "tests/codegen"
-    run_pytest([tests / f"test_codegen_{name}.py" for name in WALKS_OF_THE_GENERATOR])
+    run_pytest([tests / name for name in WALKS_OF_THE_GENERATOR])
 
 
 def test_the_page_names_each_file_of_the_steps(root):
