@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from .config import Config, kernel_name
-from .emit_facts import GENERATED, continued, facts_header, facts_source, rows_name
+from .emit_facts import GENERATED, continued, facts_header, facts_source
 from .emit_groups import kernel_groups
-from .facts import FAMILIES, FIELDS, Arch, Dtype, Feature, Op, rows_of
+from .facts import FAMILIES, FIELDS, Arch, Dtype, Feature, Op, rows_name, rows_of
 from .machine_code import Code, code_of
 from .short_form import format_config
 from .tuning import Key, Result, committed_results, results_of

@@ -19,6 +19,7 @@ from .facts import (
     Range,
     Rows,
     Word,
+    rows_name,
 )
 from .wrappers import WIDTH
 
@@ -113,18 +114,13 @@ static const config_layout_t layout_{name} = {{
     )
 
 
-def rows_name(family: Family, op: Op) -> str:
-    """Returns the name of the facts of a family's rows for an operation, as sm90_fwd."""
-    return f"{family.name}_{op.symbol}"
-
-
 def _rule(name: str, rows: Rows, field: str) -> str:
     """Returns the values that a field may have; "" if it means nothing in such rows."""
     rule = rows.rule(field)
     if isinstance(rule, Choice):
         row = f"RULE_CHOICE, 0, 0, {len(rule.values)}, {name}_{field}"
     elif isinstance(rule, FeatureBits):
-        row = f"RULE_BITS, 0, {rule.covered}, 0, NULL"
+        row = f"RULE_BITS, {rule.needed}, {rule.covered}, 0, NULL"
     elif isinstance(rule, Range):
         low = "INT32_MIN" if rule.low == INT32_MIN else str(rule.low)
         row = f"RULE_RANGE, {low}, {rule.high}, {rule.step}, NULL"
@@ -183,6 +179,12 @@ static const config_rule_t {name}_rules[CONFIG_N_FIELDS] = {{
 """
 
 
+def _capabilities(family: Family) -> str:
+    if family.on_cpu:
+        return "0, 0, NULL"
+    return f'{", ".join(map(str, family.capabilities))}, "{family.lack}"'
+
+
 def _family(family: Family) -> str:
     operations = family.operations.items()
     of_ops = ", ".join(
@@ -193,6 +195,7 @@ def _family(family: Family) -> str:
 const family_facts_t family_facts_{family.name} = {{
     CONFIG_FAMILY_{family.arch.name}, FLASH_ARCH_{family.arch.name},
     "{family.arch.name}", {_boolean(family.on_cpu)},
+    {_capabilities(family)},
     {{{of_ops}}}}};
 """
 

@@ -4,8 +4,8 @@ features.
 
 The values of enumerators repeat include/flashattn.h; the generated kernel_table.c asserts that they
 agree. Everything else about a configuration is generated from here (config_facts.h and
-config_facts.c): order, short form, rules of single fields. Rules between fields are in legality.py
-and in the family's file in src/.
+config_facts.c): order, short form, rules of single fields. Rules between fields are in
+the kernels' headers, from which kernel_rules.py reads them.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ BASIC_FEATURES = int(Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP | Feature
 PAGED_FEATURES = BASIC_FEATURES | Feature.PAGED.value
 ALL_FEATURES = PAGED_FEATURES | Feature.BIAS.value
 CPU_FEATURES = ALL_FEATURES
+VARLEN = int(Feature.VARLEN)
 
 # The members of flash_config_t after struct_size, in sort order.
 FIELDS = (
@@ -165,15 +166,19 @@ class Zero:
 
 @dataclass(frozen=True)
 class FeatureBits:
-    """The field is a set of features that the family covers."""
+    """The field is a set of features that the family covers, those among them that it needs."""
 
     covered: int
+    needed: int = 0
 
     def broken(self, name: str, value: int, family: str) -> Iterator[str]:
         bits = value & 0xFFFFFFFF
         unknown = bits & ~self.covered
         if unknown:
             yield f"{name} is 0x{bits:x}: the {family} family does not have 0x{unknown:x}"
+        missing = "+".join(f.word for f in Feature if f & self.needed & ~bits)
+        if missing:
+            yield f"{name} has no {missing}: {family} rows need it"
 
 
 Rule = Union[Choice, Range, Zero, FeatureBits]
@@ -354,6 +359,7 @@ class Rows:
     types: tuple[Types, ...]  # types that they serve; each row those of its kv and operand
     rules: Mapping[str, Rule]  # of the fields, but for those that rule() knows
     features: int = BASIC_FEATURES  # features that they may cover
+    needed_features: int = 0  # features that each row covers
 
     @property
     def row_types(self) -> tuple[tuple[int, int], ...]:
@@ -368,7 +374,7 @@ class Rows:
     def rule(self, name: str) -> Rule:
         """The rule of a field other than arch and op."""
         if name == "features":
-            return FeatureBits(self.features)
+            return FeatureBits(self.features, self.needed_features)
         if name == "dtype":
             return Choice(tuple(sorted({types.kv for types in self.types})))
         if name == "operand_dtype" and self.layout.has_operand_dtype:
@@ -386,6 +392,17 @@ class Family:
     on_cpu: bool
     operations: Mapping[Op, Rows]
     flags: tuple[str, ...] = ()  # what its kernels need from the compiler
+    capabilities: tuple[int, int] = (0, 0)  # compute capabilities that run its rows: from, to
+
+    @property
+    def lack(self) -> str:
+        """What another CUDA device lacks, for messages."""
+        least, most = self.capabilities
+        has_kernels = all(rows.layout.has_kernels for rows in self.operations.values())
+        what = "kernels" if has_kernels else "rows"
+        others = "no other" if least == most else "or newer"
+        comma = ", " if least == most else " "
+        return f"{self.arch.name} {what} need compute capability {least / 10}{comma}{others}"
 
     @property
     def name(self) -> str:
@@ -398,9 +415,12 @@ AVX512_FLAGS = (*AVX2_FLAGS, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512v
 AVX512_BF16_FLAGS = (*AVX512_FLAGS, "-mavx512bf16")
 AMX_FLAGS = (*AVX512_BF16_FLAGS, "-mamx-tile", "-mamx-bf16")
 
+# Compute capabilities of CUDA devices, from one to another.
+FROM_80 = (80, INT32_MAX)
+ONLY_90 = (90, 90)
+
 AMX_SQUARE = 32  # repeats kernels/cpu/amx/layout.h
 MMA_ROWS = 16
-FRAGMENT = 8  # columns of the contraction that a fragment covers
 HALVES = (Dtype.FP16, Dtype.BF16)
 BASIC_TYPES = (*HALVES, Dtype.FP32)  # listed, so that no family gets a new type by itself
 ANY_TYPES = (
@@ -429,10 +449,15 @@ def _cpu(
 
 
 def _cuda(
-    arch: Arch, layout: Layout, types: tuple[Types, ...], rules: Mapping[str, Rule]
+    arch: Arch,
+    layout: Layout,
+    types: tuple[Types, ...],
+    rules: Mapping[str, Rule],
+    capabilities: tuple[int, int] = FROM_80,
+    needed: int = 0,
 ) -> Family:
-    forward = Rows(layout, types, rules, ALL_FEATURES)
-    return Family(arch, False, {Op.FORWARD: forward})
+    forward = Rows(layout, types, rules, ALL_FEATURES, needed)
+    return Family(arch, False, {Op.FORWARD: forward}, capabilities=capabilities)
 
 
 _SM80_RULES = {
@@ -501,14 +526,19 @@ FAMILIES = {
         _cuda(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES),
         _cuda(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES),
         _cuda(Arch.SM80_MLA, SM80_MLA, CUDA_TYPES, _SM80_MLA_RULES),
-        _cuda(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES),
-        _cuda(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES),
-        _cuda(Arch.SM90_MLA, SM90_MLA, SM90_MLA_TYPES, _SM90_MLA_RULES),
-        _cuda(Arch.MIXED, MIXED, CUDA_TYPES, _MIXED_RULES),
+        _cuda(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, ONLY_90),
+        _cuda(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES, ONLY_90, VARLEN),
+        _cuda(Arch.SM90_MLA, SM90_MLA, SM90_MLA_TYPES, _SM90_MLA_RULES, ONLY_90, VARLEN),
+        _cuda(Arch.MIXED, MIXED, CUDA_TYPES, _MIXED_RULES, needed=VARLEN),
     )
 }
 # The family whose short form is written without its name.
 UNNAMED_ARCH = Arch.SM80
+
+
+def rows_name(family: Family, op: Op) -> str:
+    """Returns the name of a family's rows for an operation, as sm90_fwd."""
+    return f"{family.name}_{op.symbol}"
 
 
 def rows_of(arch: int, op: int) -> Rows:

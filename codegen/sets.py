@@ -19,7 +19,8 @@ from .facts import (
     Op,
     rows_of,
 )
-from .legality import legal, sm90_warps, worth_building
+from .kernel_rules import computed
+from .legality import legal, worth_building
 from .short_form import parse_config
 
 # Each row adds one optimisation, to show what it brings. The last row keeps Q in registers instead
@@ -442,12 +443,16 @@ def ship_sm80_mla() -> list[Config]:
     ]
 
 
+def sm90_warps(dtype: Dtype, B_r: int) -> int:
+    return computed("sm90_warps", Config(dtype=dtype, B_r=B_r))
+
+
 def _sm90(
     dtype: Dtype, d_head: int | str, features: int, tile: tuple[int, int], strategies: str
 ) -> Config:
     """d_head is as in the short form: a number, or two with d_head_v."""
     B_r, B_c = tile
-    n_warps = sm90_warps(Config(dtype=dtype, B_r=B_r))
+    n_warps = sm90_warps(dtype, B_r)
     shape = f"SM90 ({dtype.name}, {d_head}, {B_r}, {B_c}, {n_warps})"
     return replace(parse_config(f"{shape}: {strategies}"), features=int(features))
 
@@ -488,7 +493,7 @@ def ship_sm90_decode() -> list[Config]:
         replace(
             parse_config(
                 f"SM90_DECODE ({dtype.name}, {d_head}, {B_r}, {B_c}, "
-                f"{sm90_warps(Config(dtype=dtype, B_r=B_r))}): {strategies}"
+                f"{sm90_warps(dtype, B_r)}): {strategies}"
             ),
             features=features,
         )

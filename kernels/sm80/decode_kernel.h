@@ -10,6 +10,7 @@
 
 #include "common/decode.h"
 #include "common/operand.h"
+#include "common/rules.h"
 
 enum {
     DECODE_LINE_BYTES = 128, /* a line of shared memory */
@@ -39,5 +40,12 @@ DECODE_CONSTANT int32_t decode_blocks_per_sm(const flash_config_t *c) {
     const int32_t by_registers = DECODE_REGISTERS_OF_SM / (168 * decode_block_threads(c));
     return by_memory < by_registers ? by_memory : by_registers > 0 ? by_registers : 1;
 }
+
+/* The rules among fields (common/rules.h). */
+#define SM80_DECODE_FWD_RULES(X, c)                                                                \
+    X(decode_shared_bytes(c) <= DECODE_SHARED_BYTES_MAX,                                           \
+      "d_head %d, B_c %d, n_warps %d and n_stages %d take %d bytes of shared memory: at most %d",  \
+      (c)->d_head, (c)->B_c, (c)->n_warps, (c)->n_stages, decode_shared_bytes(c),                  \
+      DECODE_SHARED_BYTES_MAX)
 
 #endif

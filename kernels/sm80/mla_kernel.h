@@ -64,4 +64,15 @@ DECODE_CONSTANT int32_t sm80_mla_blocks_per_sm(const flash_config_t *c) {
     return c->B_r < SM80_MLA_ROWS_OF_ONE_BLOCK ? 2 : 1;
 }
 
+/* The rules among fields (common/rules.h). */
+#define SM80_MLA_FWD_RULES(X, c)                                                                   \
+    X((c)->n_warps * SM80_MLA_ROW_GROUP == 2 * (c)->B_r ||                                         \
+          (c)->n_warps * SM80_MLA_ROW_GROUP == 4 * (c)->B_r,                                       \
+      "n_warps is %d: two or four for each %d rows of B_r, which is %d", (c)->n_warps,             \
+      SM80_MLA_ROW_GROUP, (c)->B_r)                                                                \
+    X(sm80_mla_shared_bytes(c) <= DECODE_SHARED_BYTES_MAX,                                         \
+      "B_r %d, B_c %d, n_warps %d and n_stages %d take %d bytes of shared memory: at most %d",     \
+      (c)->B_r, (c)->B_c, (c)->n_warps, (c)->n_stages, sm80_mla_shared_bytes(c),                   \
+      DECODE_SHARED_BYTES_MAX)
+
 #endif

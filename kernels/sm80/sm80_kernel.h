@@ -13,6 +13,7 @@
 
 #include "common/operand.h"
 #include "common/params.h"
+#include "common/rules.h"
 #include "flashattn.h"
 
 #include <stdint.h>
@@ -26,6 +27,8 @@
 enum {
     SM80_WARP_THREADS = 32,
     SM80_CHUNK_BYTES = 16, /* the widest copy of a thread */
+    SM80_FRAGMENT = 8,     /* columns along the contraction that one fragment covers */
+    SM80_MMA_ROWS = 16,
     /* Of compute capability 8.0; newer data-centre chips have more. */
     SM80_SHARED_BYTES_OF_SM = 164 * 1024,
     SM80_SHARED_BYTES_RESERVED = 1024, /* per block, by the system */
@@ -89,5 +92,40 @@ static inline int sm80_serves_alignment(const flash_config_t *c, const flash_par
                               sm80_chunks_aligned(c, p->k, &p->k_stride, p->d_head) &&
                               sm80_chunks_aligned(c, p->v, &p->v_stride, p->d_head_v));
 }
+
+/* ---- Rules among fields (common/rules.h) ---- */
+
+SM80_CONSTANT int32_t sm80_most_fragments(const flash_config_t *c, int32_t contraction) {
+    return contraction / SM80_FRAGMENT / (c->mma_double_buffer_loads ? 2 : 1);
+}
+
+/* The fragments that are held at a time are 0, or a power of two from 2 to all of the contraction,
+ * or to half of it when the next ones are loaded meanwhile. */
+#define SM80_FRAGMENT_RULES(X, c, field, axis)                                                     \
+    X((c)->field >= 0 && (c)->field != 1 && ((c)->field & ((c)->field - 1)) == 0,                  \
+      "%s is %d: not 0 or a power of two from 2 on", #field, (c)->field)                           \
+    X((c)->field <= sm80_most_fragments(c, (c)->axis), "%s is %d: at most %d with %s %d%s",        \
+      #field, (c)->field, sm80_most_fragments(c, (c)->axis), #axis, (c)->axis,                     \
+      (c)->mma_double_buffer_loads ? " and double buffering" : "")
+
+/* K and V are converted in registers, which asynchronous copies bypass. */
+#define SM80_FWD_RULES(X, c)                                                                       \
+    X((c)->B_r % (SM80_MMA_ROWS * (c)->n_warps) == 0,                                              \
+      "n_warps is %d: B_r %d does not divide into rows of %d for each", (c)->n_warps, (c)->B_r,    \
+      SM80_MMA_ROWS)                                                                               \
+    SM80_FRAGMENT_RULES(X, c, Q_mma_load_K_fragments, d_head)                                      \
+    SM80_FRAGMENT_RULES(X, c, K_mma_load_K_fragments, d_head)                                      \
+    SM80_FRAGMENT_RULES(X, c, V_mma_load_K_fragments, B_c)                                         \
+    X((c)->Q_mma_load_K_fragments == 0 ||                                                          \
+          (c)->Q_mma_load_K_fragments == (c)->K_mma_load_K_fragments,                              \
+      "Q_mma_load_K_fragments is %d: neither 0 nor K_mma_load_K_fragments, %d",                    \
+      (c)->Q_mma_load_K_fragments, (c)->K_mma_load_K_fragments)                                    \
+    X(!sm80_has_pages(c) || ((c)->features & FLASH_FEATURE_VARLEN) != 0,                           \
+      "features has paged: it needs varlen, which is not there")                                   \
+    X(((c)->features & FLASH_FEATURE_BIAS) == 0 || (c)->optimized_softmax,                         \
+      "features has bias: it needs optimized_softmax, which is 0")                                 \
+    X(!flash_converts(c) || !(c)->async_copy, "async_copy is 1: with this dtype it is 0")          \
+    X(!sm80_has_pages(c) || flash_converts(c) || (c)->async_copy,                                  \
+      "features has paged: with this dtype it needs async_copy, which is 0")
 
 #endif

@@ -21,4 +21,9 @@ typedef struct sm90_decode_params {
     sm90_paging_t paging;
 } sm90_decode_params_t;
 
+/* The rules among fields (common/rules.h). */
+#define SM90_DECODE_FWD_RULES(X, c)                                                                \
+    SM90_WARP_RULES(X, c)                                                                          \
+    SM90_CONSUMER_RULES(X, c)
+
 #endif

@@ -30,4 +30,10 @@ SM90_CONSTANT int32_t mla_shared_bytes(const flash_config_t *c) {
            MLA_STATE_BYTES;
 }
 
+/* The rules among fields (common/rules.h). */
+#define SM90_MLA_FWD_RULES(X, c)                                                                   \
+    SM90_WARP_RULES(X, c)                                                                          \
+    X(!flash_converts(c) || ((c)->features & FLASH_FEATURE_BIAS) == 0,                             \
+      "features has bias, which SM90_MLA kernels that convert K do not add")
+
 #endif

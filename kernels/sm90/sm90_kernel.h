@@ -16,6 +16,7 @@
 #include "common/latent.h"
 #include "common/operand.h"
 #include "common/params.h"
+#include "common/rules.h"
 #include "flashattn.h"
 
 #include <stdint.h>
@@ -29,9 +30,11 @@
 #endif
 
 enum {
+    SM90_WARP_THREADS = 32,
     SM90_WARPGROUP_THREADS = 128,
     SM90_WARPGROUP_ROWS = 64, /* of Q, of each warpgroup that multiplies */
     SM90_MAX_CONSUMERS = 3,
+    SM90_WIDER_D_HEAD = 192,     /* beside which kernels have a d_head_v, as DeepSeek's prefill */
     SM90_PANEL_BYTES = 128,      /* of a row of a tile in shared memory: one span of the swizzle */
     SM90_TILE_ALIGNMENT = 1024,  /* bytes: eight rows of the swizzle's pattern */
     SM90_CHUNK_BYTES = 16,       /* TMA's addresses and strides are multiples of it */
@@ -129,6 +132,10 @@ SM90_CONSTANT int32_t sm90_consumers(const flash_config_t *c) {
 
 SM90_CONSTANT int32_t sm90_block_threads(const flash_config_t *c) {
     return (sm90_consumers(c) + 1 + flash_converts(c)) * SM90_WARPGROUP_THREADS;
+}
+
+SM90_CONSTANT int32_t sm90_warps(const flash_config_t *c) {
+    return sm90_block_threads(c) / SM90_WARP_THREADS;
 }
 
 /* Producer, converter and consumers share the 64K registers of a multiprocessor, in eights: what
@@ -336,5 +343,45 @@ SM90_CONSTANT uint32_t sm90_tile_in_row(sm90_team_row_t row, uint32_t team_block
 SM90_CONSTANT int64_t sm90_max_blocks(const flash_config_t *c) {
     return c->longest_first ? SM90_MAX_BLOCKS : INT32_MAX;
 }
+
+/* ---- Rules among fields (common/rules.h) ---- */
+
+/* Warps are those of the warpgroups that multiply, load and convert. */
+#define SM90_WARP_RULES(X, c)                                                                      \
+    X((c)->n_warps == sm90_warps(c),                                                               \
+      "n_warps is %d: %d with B_r %d and this dtype, of which %d multiply", (c)->n_warps,          \
+      sm90_warps(c), (c)->B_r, sm90_consumers(c) * SM90_WARPGROUP_THREADS / SM90_WARP_THREADS)
+
+/* These are common to the kernels whose consumers have rows of their own. */
+#define SM90_CONSUMER_RULES(X, c)                                                                  \
+    X(!(c)->ping_pong || sm90_consumers(c) > 1,                                                    \
+      "ping_pong is 1: it needs a B_r of %d or more, which is %d", 2 * SM90_WARPGROUP_ROWS,        \
+      (c)->B_r)                                                                                    \
+    X(sm90_shared_bytes(c) <= SM90_SHARED_BYTES_MAX,                                               \
+      "d_head %d, d_head_v %d, B_r %d, B_c %d and n_stages %d take %d bytes of shared memory: at " \
+      "most %d",                                                                                   \
+      (c)->d_head, sm90_d_head_v(c), (c)->B_r, (c)->B_c, (c)->n_stages, sm90_shared_bytes(c),      \
+      SM90_SHARED_BYTES_MAX)
+
+/* The converter is written for blocks of these shapes. */
+#define SM90_CONVERTER_RULES(X, c)                                                                 \
+    X(!flash_converts(c) || (c)->d_head == 64 || (c)->d_head == 128 || (c)->d_head == 256,         \
+      "d_head is %d: with this dtype it is 64, 128 or 256", (c)->d_head)                           \
+    X(!flash_converts(c) || (c)->B_c % SM90_CONVERTED_KEYS == 0,                                   \
+      "B_c is %d: with this dtype it is a multiple of %d", (c)->B_c, SM90_CONVERTED_KEYS)
+
+#define SM90_FWD_RULES(X, c)                                                                       \
+    X((c)->d_head_v == 0 || (c)->d_head == SM90_WIDER_D_HEAD,                                      \
+      "d_head_v is %d: it needs a d_head of %d, which is %d", (c)->d_head_v, SM90_WIDER_D_HEAD,    \
+      (c)->d_head)                                                                                 \
+    SM90_WARP_RULES(X, c)                                                                          \
+    SM90_CONVERTER_RULES(X, c)                                                                     \
+    X(!sm90_has_varlen(c) || (c)->longest_first,                                                   \
+      "features has varlen: it needs longest_first, which is 0")                                   \
+    X(!sm90_has_pages(c) || sm90_has_varlen(c),                                                    \
+      "features has paged: it needs varlen, which is not there")                                   \
+    X(((c)->features & FLASH_FEATURE_BIAS) == 0 || !(c)->fixed_reference,                          \
+      "features has bias: it needs a running maximum, but fixed_reference is 1")                   \
+    SM90_CONSUMER_RULES(X, c)
 
 #endif

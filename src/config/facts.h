@@ -43,7 +43,7 @@ typedef struct config_rule {
         RULE_ZERO,   /* 0 */
         RULE_CHOICE, /* one of n values */
         RULE_RANGE,  /* low ... high, a multiple of n */
-        RULE_BITS    /* a set of the bits of high */
+        RULE_BITS    /* a set of the bits of high, with those of low */
     } kind;
     int32_t low;
     int32_t high;
@@ -110,6 +110,9 @@ typedef struct family_facts {
     int32_t arch;
     const char *name;
     bool on_cpu;
+    int32_t least_capability; /* compute capabilities of CUDA devices that run its rows */
+    int32_t most_capability;
+    const char *lack; /* what other devices lack, for messages */
     const row_facts_t *rows[CONFIG_N_OPS]; /* by FLASH_OP_...; NULL: no such rows */
 } family_facts_t;
 

@@ -31,9 +31,15 @@ flash_status_t family_require(int32_t arch, flash_status_t refusal, const family
 }
 
 const char *family_lack(const family_t *family, const device_t *device) {
-    const bool on_cpu = family->facts->on_cpu;
+    const family_facts_t *facts = family->facts;
+    const bool on_cpu = facts->on_cpu;
     if (device_is_cpu(device) != on_cpu)
         return on_cpu ? "the kernel runs on the CPU device only"
                       : "the kernel runs on CUDA devices only";
-    return family->lacks(device);
+    if (on_cpu)
+        return family->lacks(device);
+    const int32_t capability = device->compute_capability;
+    return capability >= facts->least_capability && capability <= facts->most_capability
+               ? NULL
+               : facts->lack;
 }

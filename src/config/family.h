@@ -74,7 +74,8 @@ typedef struct family_op {
 typedef struct family {
     const family_facts_t *facts;
 
-    /* Returns what a device lacks for the family, as "AVX512 kernels need ..."; NULL if nothing. */
+    /* Returns what a processor lacks for the family, as "AVX512 kernels need ..."; NULL if nothing.
+     * NULL as the function: a CUDA family, whose facts say it. */
     const char *(*lacks)(const device_t *device);
     /* Returns what the reason of a choice of this family should add, with a separator before it, or
      * "". NULL: there is never anything to add. */

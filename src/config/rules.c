@@ -1,12 +1,12 @@
 /*
  * A configuration is legal if the rules of single fields hold, which the generator provides
- * (config_facts.c), and the rules between fields, which its family checks.
+ * (config_facts.c), and the rules between fields, a list in the header of the family's kernels.
  */
 #include "config/rules.h"
 
 #include "config/facts.h"
 #include "config/family.h"
-#include "core/status.h"
+#include "config/words.h"
 
 #include <inttypes.h>
 
@@ -26,6 +26,18 @@ static flash_status_t check_range(const char *name, int32_t value, const config_
     return FLASH_SUCCESS;
 }
 
+static flash_status_t check_features(const char *name, int32_t value, const config_rule_t *rule,
+                                     const char *family) {
+    FLASH_REQUIRE((value & ~rule->high) == 0, FLASH_ERROR_INVALID_CONFIG,
+                  "%s is 0x%" PRIx32 ": the %s family does not have 0x%" PRIx32, name,
+                  (uint32_t)value, family, (uint32_t)(value & ~rule->high));
+    char missing[WORDS_FEATURES_SIZE];
+    words_name_features(rule->low & ~value, missing);
+    FLASH_REQUIRE((rule->low & ~value) == 0, FLASH_ERROR_INVALID_CONFIG,
+                  "%s has no %s: %s rows need it", name, missing, family);
+    return FLASH_SUCCESS;
+}
+
 static flash_status_t check_field(const char *name, int32_t value, const config_rule_t *rule,
                                   const char *family) {
     switch (rule->kind) {
@@ -41,10 +53,7 @@ static flash_status_t check_field(const char *name, int32_t value, const config_
     case RULE_RANGE:
         return check_range(name, value, rule);
     case RULE_BITS:
-        FLASH_REQUIRE((value & ~rule->high) == 0, FLASH_ERROR_INVALID_CONFIG,
-                      "%s is 0x%" PRIx32 ": the %s family does not have 0x%" PRIx32, name,
-                      (uint32_t)value, family, (uint32_t)(value & ~rule->high));
-        return FLASH_SUCCESS;
+        return check_features(name, value, rule, family);
     }
     return status_fail(FLASH_ERROR_INTERNAL, "%s has a rule of no kind", name);
 }

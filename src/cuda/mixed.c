@@ -28,14 +28,6 @@ typedef struct parts {
     const flash_kernel_t *forward;
 } parts_t;
 
-/* ---- Rules, as in codegen/legality.py ---- */
-
-static flash_status_t check(const flash_config_t *config) {
-    FLASH_REQUIRE((config->features & FLASH_FEATURE_VARLEN) != 0, FLASH_ERROR_INVALID_CONFIG,
-                  "features has no varlen: sequences of a batch differ in length");
-    return FLASH_SUCCESS;
-}
-
 /* ---- Parts ---- */
 
 /* Returns how many queries a decoded sequence may have: a K/V head then has at most B_r rows. */
@@ -85,12 +77,7 @@ static parts_t find_parts(const flash_config_t *config, const problem_t *problem
     return parts;
 }
 
-/* ---- Devices and problems ---- */
-
-static const char *lacks(const device_t *device) {
-    return device->compute_capability >= 80 ? NULL
-                                            : "MIXED rows need compute capability 8.0 or newer";
-}
+/* ---- Problems ---- */
 
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
@@ -213,8 +200,7 @@ static const family_calls_t calls = {.workspace = workspace,
                                      .check_workspace = check_workspace,
                                      .launch = launch};
 
-static const family_op_t forward = {.check = check,
-                                    .obstacle = obstacle,
+static const family_op_t forward = {.obstacle = obstacle,
                                     .rank = rank,
                                     .declines = declines,
                                     .row_declines = row_declines,
@@ -222,4 +208,4 @@ static const family_op_t forward = {.check = check,
                                     .calls = &calls};
 
 const family_t family_mixed = {
-    .facts = &family_facts_mixed, .lacks = lacks, .ops = {[FLASH_OP_FORWARD] = &forward}};
+    .facts = &family_facts_mixed, .ops = {[FLASH_OP_FORWARD] = &forward}};

@@ -21,7 +21,7 @@ from codegen.facts import (
     Arch,
     Dtype,
 )
-from codegen.legality import sm90_warps
+from codegen.kernel_rules import computed
 from codegen.sets import all_sets
 
 INTERESTING = [-1, 0, 1, 2, 3, 4, 5, 8, 12, 16, 32, 48, 64, 80, 96, 128, 192, 256, 1024, 4096]
@@ -166,7 +166,7 @@ plausible_sm90_config = st.builds(
     n_stages=st.sampled_from([2, 2, 3, 4]),
     features=st.sampled_from([0, 0, 1, 2, 3, 4, 7, 8, 32]),
     **sm90_switches,
-).map(lambda config: replace(config, n_warps=sm90_warps(config)))
+).map(lambda config: replace(config, n_warps=computed("sm90_warps", config)))
 
 
 # The same of the SM90_DECODE family, warps included.
@@ -180,7 +180,7 @@ plausible_sm90_decode_config = st.builds(
     n_stages=st.sampled_from([2, 2, 3, 4]),
     features=st.sampled_from([8, 8, 15, 31, 7]),
     ping_pong=st.sampled_from([0, 1]),
-).map(lambda config: replace(config, n_warps=sm90_warps(config)))
+).map(lambda config: replace(config, n_warps=computed("sm90_warps", config)))
 
 # These are the same of the SM90_MLA family.
 plausible_sm90_mla_config = st.builds(

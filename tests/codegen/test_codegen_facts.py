@@ -23,9 +23,10 @@ from codegen.facts import (
     Op,
     Types,
     Zero,
+    rows_name,
     rows_of,
 )
-from codegen.legality import RULES_AMONG_FIELDS
+from codegen.kernel_rules import rules_of
 from codegen.sets import all_sets
 from codegen.wrappers import WRAPPERS
 
@@ -154,5 +155,10 @@ def test_rows_with_kernels_and_no_others_have_a_wrapper():
 
 def test_every_arch_has_a_family():
     assert set(FAMILIES) == set(Arch)
-    known = {(family.arch, op) for family in FAMILIES.values() for op in family.operations}
-    assert set(RULES_AMONG_FIELDS) <= known
+
+
+def test_the_kernels_of_every_cuda_family_have_a_list_of_rules():
+    for family in FAMILIES.values():
+        for op, rows in family.operations.items():
+            if not family.on_cpu and rows.layout.has_kernels:
+                assert all(map(callable, rules_of(rows_name(family, op))))

@@ -16,7 +16,8 @@ from codegen.facts import (
     Op,
     rows_of,
 )
-from codegen.legality import legal, sm80_decode_shared_bytes, sm80_mla_shared_bytes
+from codegen.kernel_rules import computed
+from codegen.legality import legal
 from codegen.sets import (
     SETS,
     all_sets,
@@ -170,7 +171,7 @@ def test_ship_decodes_every_head_dimension_with_and_without_pages(dtype, feature
 def test_shipped_decode_kernels_fit_the_smallest_device():
     """A block has 99 KB on compute capability 8.6, less what is static. d_head 256 takes more."""
     rows = [c for c in ship_sm80_decode() if c.d_head <= 128]
-    assert all(sm80_decode_shared_bytes(c) <= 98 * 1024 for c in rows)
+    assert all(computed("decode_shared_bytes", c) <= 98 * 1024 for c in rows)
 
 
 @pytest.mark.parametrize("dtype", [Dtype.FP16, Dtype.BF16])
@@ -202,8 +203,8 @@ def test_ship_has_latent_attention_of_few_and_many_heads_for_every_device():
     dtypes = (Dtype.FP16, Dtype.BF16, Dtype.E4M3)
     for dtype, features in product(dtypes, (BASIC_FEATURES, PAGED_FEATURES, *BIASED)):
         fits = [c for c in rows if (c.dtype, c.features) == (dtype, features)]
-        assert {c.B_r for c in fits if sm80_mla_shared_bytes(c) <= 98 * 1024} == {32, 64}
-        assert all(sm80_mla_shared_bytes(c) <= 162 * 1024 for c in fits)
+        assert {c.B_r for c in fits if computed("sm80_mla_shared_bytes", c) <= 98 * 1024} == {32, 64}
+        assert all(computed("sm80_mla_shared_bytes", c) <= 162 * 1024 for c in fits)
 
 
 def test_tuning_of_latent_attention_has_the_tiles_of_ship():

@@ -2,8 +2,8 @@
  * This file describes the SM80_DECODE family to the host: attention of few rows (queries x query
  * heads of a group) over many keys, which takes as long as reading K and V.
  */
+#include "config/rules.h"
 #include "core/int64.h"
-#include "core/status.h"
 #include "cuda/decode/plan_decode.h"
 #include "cuda/decode/query_rows.h"
 #include "cuda/family.h"
@@ -13,26 +13,9 @@
 
 #include <stddef.h>
 
-/* ---- Rules, as in codegen/legality.py ---- */
-
-static flash_status_t check(const flash_config_t *config) {
-    const int32_t bytes = decode_shared_bytes(config);
-    FLASH_REQUIRE(
-        bytes <= DECODE_SHARED_BYTES_MAX, FLASH_ERROR_INVALID_CONFIG,
-        "d_head %d, B_c %d, n_warps %d and n_stages %d take %d bytes of shared memory: at "
-        "most %d",
-        config->d_head, config->B_c, config->n_warps, config->n_stages, bytes,
-        (int)DECODE_SHARED_BYTES_MAX);
-    return FLASH_SUCCESS;
-}
+DEFINE_CHECK(SM80_DECODE_FWD_RULES)
 
 /* ---- Devices and problems ---- */
-
-static const char *lacks(const device_t *device) {
-    return device->compute_capability >= 80
-               ? NULL
-               : "SM80_DECODE kernels need compute capability 8.0 or newer";
-}
 
 static cuda_block_t block(const flash_config_t *config) {
     return (cuda_block_t){decode_block_threads(config), decode_shared_bytes(config),
@@ -95,4 +78,4 @@ static const family_op_t forward = {.check = check,
                                     .calls = &sm80_decode_calls};
 
 const family_t family_sm80_decode = {
-    .facts = &family_facts_sm80_decode, .lacks = lacks, .ops = {[FLASH_OP_FORWARD] = &forward}};
+    .facts = &family_facts_sm80_decode, .ops = {[FLASH_OP_FORWARD] = &forward}};

@@ -2,8 +2,8 @@
  * This file describes the SM80_MLA family to the host: attention whose V is the first columns of K,
  * with many query heads for each K/V head, as multi-head latent attention has it.
  */
+#include "config/rules.h"
 #include "core/int64.h"
-#include "core/status.h"
 #include "cuda/decode/plan_rounds.h"
 #include "cuda/decode/query_rows.h"
 #include "cuda/decode/v_in_k.h"
@@ -15,30 +15,9 @@
 
 enum { STORED_COLUMNS = 4 /* of O, at a time */ };
 
-/* ---- Rules, as in codegen/legality.py ---- */
-
-static flash_status_t check(const flash_config_t *config) {
-    const int32_t of_rows = config->n_warps * SM80_MLA_ROW_GROUP;
-    const int32_t bytes = sm80_mla_shared_bytes(config);
-    FLASH_REQUIRE(of_rows == 2 * config->B_r || of_rows == 4 * config->B_r,
-                  FLASH_ERROR_INVALID_CONFIG,
-                  "n_warps is %d: two or four for each %d rows of B_r, which is %d",
-                  config->n_warps, (int)SM80_MLA_ROW_GROUP, config->B_r);
-    FLASH_REQUIRE(bytes <= DECODE_SHARED_BYTES_MAX, FLASH_ERROR_INVALID_CONFIG,
-                  "B_r %d, B_c %d, n_warps %d and n_stages %d take %d bytes of shared memory: at "
-                  "most %d",
-                  config->B_r, config->B_c, config->n_warps, config->n_stages, bytes,
-                  (int)DECODE_SHARED_BYTES_MAX);
-    return FLASH_SUCCESS;
-}
+DEFINE_CHECK(SM80_MLA_FWD_RULES)
 
 /* ---- Devices and problems ---- */
-
-static const char *lacks(const device_t *device) {
-    return device->compute_capability >= 80
-               ? NULL
-               : "SM80_MLA kernels need compute capability 8.0 or newer";
-}
 
 static cuda_block_t block(const flash_config_t *config) {
     return (cuda_block_t){decode_block_threads(config), sm80_mla_shared_bytes(config),
@@ -115,4 +94,4 @@ static const family_op_t forward = {.check = check,
                                     .calls = &sm80_decode_calls};
 
 const family_t family_sm80_mla = {
-    .facts = &family_facts_sm80_mla, .lacks = lacks, .ops = {[FLASH_OP_FORWARD] = &forward}};
+    .facts = &family_facts_sm80_mla, .ops = {[FLASH_OP_FORWARD] = &forward}};

@@ -3,12 +3,11 @@
  * heads of a group) than SM80_DECODE takes, and of too few for the SM90 family to fill the device.
  */
 #include "config/kernel_table.h"
+#include "config/rules.h"
 #include "core/int64.h"
-#include "core/status.h"
 #include "cuda/decode/plan_sm90_decode.h"
 #include "cuda/decode/query_rows.h"
 #include "cuda/family.h"
-#include "cuda/sm90/rules_sm90.h"
 #include "cuda/tma/paging_sm90.h"
 #include "cuda/tma/tma_tensor.h"
 #include "cuda/tuning.h"
@@ -16,22 +15,9 @@
 
 #include <stddef.h>
 
-/* ---- Rules, as in codegen/legality.py ---- */
-
-static flash_status_t check(const flash_config_t *config) {
-    FLASH_TRY(rules_sm90_tile(config));
-    FLASH_REQUIRE(sm90_has_varlen(config), FLASH_ERROR_INVALID_CONFIG,
-                  "features has no varlen: SM90_DECODE kernels need it");
-    return rules_sm90_memory(config);
-}
+DEFINE_CHECK(SM90_DECODE_FWD_RULES)
 
 /* ---- Devices and problems ---- */
-
-static const char *lacks(const device_t *device) {
-    return device->compute_capability == 90
-               ? NULL
-               : "SM90_DECODE kernels need compute capability 9.0, no other";
-}
 
 static cuda_block_t block(const flash_config_t *config) {
     return (cuda_block_t){sm90_block_threads(config), sm90_shared_bytes(config), 0};
@@ -116,4 +102,4 @@ static const family_op_t forward = {.check = check,
                                     .calls = &sm90_decode_calls};
 
 const family_t family_sm90_decode = {
-    .facts = &family_facts_sm90_decode, .lacks = lacks, .ops = {[FLASH_OP_FORWARD] = &forward}};
+    .facts = &family_facts_sm90_decode, .ops = {[FLASH_OP_FORWARD] = &forward}};

@@ -2,7 +2,7 @@
  * This file describes the SM90_MLA family to the host: attention whose V is the first columns of K,
  * with many query heads for each K/V head, as multi-head latent attention decodes.
  */
-#include "core/status.h"
+#include "config/rules.h"
 #include "cuda/decode/plan_rounds.h"
 #include "cuda/decode/query_rows.h"
 #include "cuda/decode/v_in_k.h"
@@ -14,32 +14,11 @@
 
 #include <stddef.h>
 
-enum {
-    STORED_COLUMNS = 4, /* of O, at a time */
-    WARP_THREADS = 32
-};
+enum { STORED_COLUMNS = 4 /* of O, at a time */ };
 
-/* ---- Rules, as in codegen/legality.py ---- */
-
-static flash_status_t check(const flash_config_t *config) {
-    const int32_t n_warps = sm90_block_threads(config) / WARP_THREADS;
-    FLASH_REQUIRE(config->n_warps == n_warps, FLASH_ERROR_INVALID_CONFIG,
-                  "n_warps is %d: %d with this dtype", config->n_warps, n_warps);
-    FLASH_REQUIRE(sm90_has_varlen(config), FLASH_ERROR_INVALID_CONFIG,
-                  "features has no varlen: SM90_MLA kernels need it");
-    FLASH_REQUIRE(!flash_converts(config) || (config->features & FLASH_FEATURE_BIAS) == 0,
-                  FLASH_ERROR_INVALID_CONFIG,
-                  "features has bias, which SM90_MLA kernels that convert K do not add");
-    return FLASH_SUCCESS;
-}
+DEFINE_CHECK(SM90_MLA_FWD_RULES)
 
 /* ---- Devices and problems ---- */
-
-static const char *lacks(const device_t *device) {
-    return device->compute_capability == 90
-               ? NULL
-               : "SM90_MLA kernels need compute capability 9.0, no other";
-}
 
 static cuda_block_t block(const flash_config_t *config) {
     return (cuda_block_t){sm90_block_threads(config), mla_shared_bytes(config), 0};
@@ -98,4 +77,4 @@ static const family_op_t forward = {.check = check,
                                     .calls = &sm90_decode_calls};
 
 const family_t family_sm90_mla = {
-    .facts = &family_facts_sm90_mla, .lacks = lacks, .ops = {[FLASH_OP_FORWARD] = &forward}};
+    .facts = &family_facts_sm90_mla, .ops = {[FLASH_OP_FORWARD] = &forward}};

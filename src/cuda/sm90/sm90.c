@@ -3,9 +3,8 @@
  * device, and how its rows compare: the most strategies that always pay, then the least estimated
  * time.
  */
-#include "core/status.h"
+#include "config/rules.h"
 #include "cuda/family.h"
-#include "cuda/sm90/rules_sm90.h"
 #include "cuda/sm90/schedule_sm90.h"
 #include "cuda/tma/paging_sm90.h"
 #include "cuda/tma/tma_tensor.h"
@@ -14,40 +13,9 @@
 
 #include <stddef.h>
 
-/* The d_head beside which kernels have a d_head_v. */
-enum { WIDER_D_HEAD = 192 };
-
-/* ---- Rules, as in codegen/legality.py ---- */
-
-/* Kernels with a d_head_v are written for one pair of head dimensions, that of DeepSeek's prefill.
- */
-static flash_status_t check_d_head_v(const flash_config_t *config) {
-    FLASH_REQUIRE(config->d_head_v == 0 || config->d_head == WIDER_D_HEAD,
-                  FLASH_ERROR_INVALID_CONFIG,
-                  "d_head_v is %d: it needs a d_head of %d, which is %d", config->d_head_v,
-                  WIDER_D_HEAD, config->d_head);
-    return FLASH_SUCCESS;
-}
-
-static flash_status_t check(const flash_config_t *config) {
-    FLASH_TRY(check_d_head_v(config));
-    FLASH_TRY(rules_sm90_tile(config));
-    FLASH_REQUIRE(!sm90_has_varlen(config) || config->longest_first, FLASH_ERROR_INVALID_CONFIG,
-                  "features has varlen: it needs longest_first, which is 0");
-    FLASH_REQUIRE(!sm90_has_pages(config) || sm90_has_varlen(config), FLASH_ERROR_INVALID_CONFIG,
-                  "features has paged: it needs varlen, which is not there");
-    FLASH_REQUIRE((config->features & FLASH_FEATURE_BIAS) == 0 || !config->fixed_reference,
-                  FLASH_ERROR_INVALID_CONFIG,
-                  "features has bias: it needs a running maximum, but fixed_reference is 1");
-    return rules_sm90_memory(config);
-}
+DEFINE_CHECK(SM90_FWD_RULES)
 
 /* ---- Devices and problems ---- */
-
-static const char *lacks(const device_t *device) {
-    return device->compute_capability == 90 ? NULL
-                                            : "SM90 kernels need compute capability 9.0, no other";
-}
 
 static cuda_block_t block(const flash_config_t *config) {
     return (cuda_block_t){sm90_block_threads(config), sm90_shared_bytes(config), 0};
@@ -146,4 +114,4 @@ static const family_op_t forward = {.check = check,
                                     .calls = &sm90_forward_calls};
 
 const family_t family_sm90 = {
-    .facts = &family_facts_sm90, .lacks = lacks, .ops = {[FLASH_OP_FORWARD] = &forward}};
+    .facts = &family_facts_sm90, .ops = {[FLASH_OP_FORWARD] = &forward}};
