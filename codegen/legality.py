@@ -12,6 +12,7 @@ from .config import Config
 from .facts import FAMILIES, Arch, Family, Op, rows_name
 from .kernel_rules import rules_of
 
+
 def _field_rules(config: Config, family: Family) -> Iterator[str]:
     """Checks each field, switches that need another one, and that a kernel has one name."""
     if config.op not in family.operations:

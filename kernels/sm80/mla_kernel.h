@@ -66,7 +66,7 @@ DECODE_CONSTANT int32_t sm80_mla_blocks_per_sm(const flash_config_t *c) {
 
 /* The rules among fields (common/rules.h). */
 #define SM80_MLA_FWD_RULES(X, c)                                                                   \
-    X((c)->n_warps * SM80_MLA_ROW_GROUP == 2 * (c)->B_r ||                                         \
+    X((c)->n_warps *SM80_MLA_ROW_GROUP == 2 * (c)->B_r ||                                          \
           (c)->n_warps * SM80_MLA_ROW_GROUP == 4 * (c)->B_r,                                       \
       "n_warps is %d: two or four for each %d rows of B_r, which is %d", (c)->n_warps,             \
       SM80_MLA_ROW_GROUP, (c)->B_r)                                                                \

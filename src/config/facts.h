@@ -112,7 +112,7 @@ typedef struct family_facts {
     bool on_cpu;
     int32_t least_capability; /* compute capabilities of CUDA devices that run its rows */
     int32_t most_capability;
-    const char *lack; /* what other devices lack, for messages */
+    const char *lack;                      /* what other devices lack, for messages */
     const row_facts_t *rows[CONFIG_N_OPS]; /* by FLASH_OP_...; NULL: no such rows */
 } family_facts_t;
 

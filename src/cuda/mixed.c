@@ -207,5 +207,5 @@ static const family_op_t forward = {.obstacle = obstacle,
                                     .name_parts = name_parts,
                                     .calls = &calls};
 
-const family_t family_mixed = {
-    .facts = &family_facts_mixed, .ops = {[FLASH_OP_FORWARD] = &forward}};
+const family_t family_mixed = {.facts = &family_facts_mixed,
+                               .ops = {[FLASH_OP_FORWARD] = &forward}};

@@ -77,5 +77,5 @@ static const family_op_t forward = {.check = check,
                                     .cuda = &cuda,
                                     .calls = &sm80_decode_calls};
 
-const family_t family_sm80_decode = {
-    .facts = &family_facts_sm80_decode, .ops = {[FLASH_OP_FORWARD] = &forward}};
+const family_t family_sm80_decode = {.facts = &family_facts_sm80_decode,
+                                     .ops = {[FLASH_OP_FORWARD] = &forward}};

@@ -93,5 +93,5 @@ static const family_op_t forward = {.check = check,
                                     .cuda = &cuda,
                                     .calls = &sm80_decode_calls};
 
-const family_t family_sm80_mla = {
-    .facts = &family_facts_sm80_mla, .ops = {[FLASH_OP_FORWARD] = &forward}};
+const family_t family_sm80_mla = {.facts = &family_facts_sm80_mla,
+                                  .ops = {[FLASH_OP_FORWARD] = &forward}};

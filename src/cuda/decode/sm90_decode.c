@@ -101,5 +101,5 @@ static const family_op_t forward = {.check = check,
                                     .cuda = &cuda,
                                     .calls = &sm90_decode_calls};
 
-const family_t family_sm90_decode = {
-    .facts = &family_facts_sm90_decode, .ops = {[FLASH_OP_FORWARD] = &forward}};
+const family_t family_sm90_decode = {.facts = &family_facts_sm90_decode,
+                                     .ops = {[FLASH_OP_FORWARD] = &forward}};

@@ -66,5 +66,4 @@ static const family_op_t forward = {.check = check,
                                     .cuda = &cuda,
                                     .calls = &sm80_forward_calls};
 
-const family_t family_sm80 = {
-    .facts = &family_facts_sm80, .ops = {[FLASH_OP_FORWARD] = &forward}};
+const family_t family_sm80 = {.facts = &family_facts_sm80, .ops = {[FLASH_OP_FORWARD] = &forward}};

@@ -113,5 +113,4 @@ static const family_op_t forward = {.check = check,
                                     .cuda = &cuda,
                                     .calls = &sm90_forward_calls};
 
-const family_t family_sm90 = {
-    .facts = &family_facts_sm90, .ops = {[FLASH_OP_FORWARD] = &forward}};
+const family_t family_sm90 = {.facts = &family_facts_sm90, .ops = {[FLASH_OP_FORWARD] = &forward}};
