@@ -88,6 +88,20 @@ def _split(tokens: Sequence[str], separator: str = ",") -> list[list[str]]:
     return parts
 
 
+def _uses(tokens: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yields the names of macros that follow each other, with the tokens in their parentheses."""
+    name, inner, depth = "", [], 0
+    for token in tokens:
+        depth -= token == ")"
+        if depth > 0:
+            inner.append(token)
+        elif token == ")":
+            yield name, inner
+        elif token != "(":
+            name, inner = token, []
+        depth += token == "("
+
+
 class _Expression:
     """Makes an expression of Python of the tokens of one of C."""
 
@@ -177,6 +191,11 @@ class _Expression:
 # ---- Headers ----
 
 
+def _constant(name: str, value: str) -> str:
+    """Returns an assignment of Python."""
+    return f"{name} = {_Expression(_tokens(value)).python()}"
+
+
 def _function(name: str, parameters: str, body: str) -> str:
     """Returns a function of Python."""
     names = ["c", *re.findall(r"int32_t (\w+)", parameters)]
@@ -201,17 +220,17 @@ class Headers:
             for name, parameters, body in _MACRO.findall(text)
         }
         self._names: dict[str, Any] = dict(_KNOWN)
-        for name, value in _ENUMERATOR.findall(text):
-            self._execute(name, lambda: f"{name} = {_Expression(_tokens(value)).python()}")
-        for name, parameters, body in _FUNCTION.findall(text):
-            self._execute(name, lambda: _function(name, parameters, body))
+        for definition in _ENUMERATOR.findall(text):
+            self._define(_constant, *definition)
+        for definition in _FUNCTION.findall(text):
+            self._define(_function, *definition)
 
-    def _execute(self, name: str, source: Callable[[], str]) -> None:
+    def _define(self, python: Callable[..., str], name: str, *definition: str) -> None:
         """Adds a name, but for one whose definition is not read: rules cannot use it."""
         if name in self._names:
             return
         try:
-            exec(source(), self._names)  # the kernels' headers are part of the sources
+            exec(python(name, *definition), self._names)  # of the sources' own headers
             self._check(name, self._names[name])
         except (RuleError, NameError):
             self._names.pop(name, None)
@@ -237,15 +256,7 @@ class Headers:
     def _entries(self, name: str, arguments: Sequence[Sequence[str]]) -> Iterator[list[str]]:
         """Yields the tokens between the parentheses of each X of a list, those of lists in it
         too."""
-        tokens = self._expanded(name, arguments)
-        while tokens:
-            used, tokens = tokens[0], tokens[1:]
-            depth, end = 0, 0
-            for end, token in enumerate(tokens):
-                depth += (token == "(") - (token == ")")
-                if depth == 0:
-                    break
-            inner, tokens = tokens[1:end], tokens[end + 1 :]
+        for used, inner in _uses(self._expanded(name, arguments)):
             if used == "X":
                 yield inner
             elif used in self._macros:

@@ -30,13 +30,13 @@ DUMMY_CONSTANT int32_t dummy_loops(const flash_config_t *c) {
     }
 }
 
-#define DUMMY_FIELD_RULES(X, c, field)                                                             \\
+#define DUMMY_FIELD_RULES(X, c, field) \\
     X((c)->field < 4, "%s is %d: %s", #field, (c)->field, (c)->op ? "so" : "not so")
 
-#define DUMMY_FWD_RULES(X, c)                                                                      \\
-    X((c)->n_warps == dummy_warps(c), "n_warps is %d: %d "                                         \\
-      "with B_r %d", (c)->n_warps, dummy_warps(c), (c)->B_r)                                       \\
-    DUMMY_FIELD_RULES(X, c, n_stages)                                                              \\
+#define DUMMY_FWD_RULES(X, c) \\
+    X((c)->n_warps == dummy_warps(c), "n_warps is %d: %d " \\
+      "with B_r %d", (c)->n_warps, dummy_warps(c), (c)->B_r) \\
+    DUMMY_FIELD_RULES(X, c, n_stages) \\
     X(dummy_bytes(c, (c)->B_r) <= BYTES * 1024, "no more than %d", BYTES)
 
 #define DUMMY_LOOP_RULES(X, c) X(dummy_loops(c), "never")
