@@ -1,7 +1,7 @@
 # Decides where the generated sources come from: kernel table, facts of configurations, and sources of
 # kernels. In a checkout the generator (codegen/, Python) writes them to the build tree when the
-# project is configured, and a change of codegen/ configures again. A source release brings those of
-# the ship set along, in generated/, and needs no Python.
+# project is configured, and a change of codegen/, or of a header that has rules, configures again. A
+# source release brings those of the ship set along, in generated/, and needs no Python.
 set(FLASH_CPU_FAMILIES reference)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
     list(APPEND FLASH_CPU_FAMILIES ${FLASH_FAMILIES_X86_64})
@@ -23,6 +23,8 @@ function(_flash_generate directory)
     endif()
     file(GLOB_RECURSE generator_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/codegen/*.py
          ${PROJECT_SOURCE_DIR}/codegen/results/*.txt)
+    file(GLOB rules CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*/*_kernel.h)
+    list(APPEND generator_files ${rules})
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${generator_files})
     execute_process(
         COMMAND ${CMAKE_COMMAND} -E env PYTHONDONTWRITEBYTECODE=1

@@ -196,33 +196,11 @@ constexpr int output_panel_bytes =
 
 /* ---- legality ---- */
 
-SM90_CONSTANT bool is_bool(int32_t value) {
-    return value == 0 || value == 1;
-}
-
 template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.arch == FLASH_ARCH_SM90, "a configuration of another family");
     static_assert(has_half_operands<C>, "steps of wgmma are 16 elements of 16 bits");
     static_assert(!is_latent<C>, "latent tokens are of other families");
-    static_assert(C.d_head == 64 || C.d_head == 96 || C.d_head == 128 || C.d_head == 192 ||
-                      C.d_head == 256,
-                  "d_head");
-    static_assert(d_head_v<C> == C.d_head ||
-                      (d_head_v<C> == 128 && C.d_head == 192 && !converts<C>),
-                  "d_head_v");
-    static_assert(C.B_r == 64 || C.B_r == 128 || C.B_r == 192, "B_r");
-    static_assert(C.B_c % 16 == 0 && C.B_c >= 16 && C.B_c <= 256, "B_c");
-    static_assert(C.n_warps * warp_threads == block_threads<C>, "n_warps");
-    static_assert(C.n_stages >= 2 && C.n_stages <= 4, "n_stages");
-    static_assert(is_bool(C.overlap) && is_bool(C.ping_pong) && is_bool(C.persistent) &&
-                      is_bool(C.longest_first) && is_bool(C.fixed_reference),
-                  "a switch is 0 or 1");
-    static_assert(!C.ping_pong || (C.overlap && consumers<C> > 1),
-                  "ping_pong needs overlap, and two that take turns");
-    static_assert(!C.longest_first || C.persistent, "longest_first needs persistent");
-    static_assert(!has_varlen<C> || C.longest_first, "varlen needs longest_first");
-    static_assert(!has_pages<C> || has_varlen<C>, "paged needs varlen");
-    static_assert(!has_bias<C> || !C.fixed_reference, "bias needs a running maximum");
+    SM90_FWD_RULES(ASSERT_RULE, &C)
 }
 
 #endif

@@ -59,11 +59,8 @@ template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.arch == FLASH_ARCH_SM80_DECODE, "a configuration of another family");
     static_assert(has_half_operands<C>, "mma.m16n8k16 and ldmatrix have elements of 16 bits");
     static_assert(!is_latent<C>, "latent tokens are of other families");
-    static_assert(C.d_head == 64 || C.d_head == 128 || C.d_head == 256, "d_head");
-    static_assert(C.B_r == 8 || C.B_r == 16, "B_r");
-    static_assert(C.B_c == 16 || C.B_c == 32, "B_c: a lane for each key");
-    static_assert(C.n_warps == 4 || C.n_warps == 8, "n_warps");
-    static_assert(C.n_stages >= 2 && C.n_stages <= 8, "n_stages");
+    SM80_DECODE_FWD_RULES(ASSERT_RULE, &C)
+    static_assert(C.B_c <= 32, "a lane for each key");
     static_assert(DECODE_UNIT_KEYS % C.B_c == 0, "a piece is made of whole steps");
     static_assert(result_bytes<C> <= warp_ring_bytes<C>, "results lie over the ring");
 }

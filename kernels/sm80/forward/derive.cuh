@@ -94,46 +94,11 @@ template <flash_config_t C> constexpr bool has_pages = sm80_has_pages(&C) != 0;
 
 /* ---- legality ---- */
 
-SM80_CONSTANT bool is_bool(int value) {
-    return value == 0 || value == 1;
-}
-
-SM80_CONSTANT bool legal_fragments(int fragments, int contraction, bool double_buffer) {
-    const int most = contraction / 8 / (double_buffer ? 2 : 1);
-    return fragments == 0 ||
-           (fragments > 1 && (fragments & (fragments - 1)) == 0 && fragments <= most);
-}
-
 template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.arch == FLASH_ARCH_SM80, "a configuration of another family");
     static_assert(has_half_operands<C>, "mma.m16n8k16 and ldmatrix have elements of 16 bits");
     static_assert(!is_latent<C>, "latent tokens are of other families");
-    static_assert(C.d_head == 32 || C.d_head == 64 || C.d_head == 96 || C.d_head == 128 ||
-                      C.d_head == 192 || C.d_head == 256,
-                  "d_head");
-    static_assert(C.B_r == 64 || C.B_r == 128, "B_r");
-    static_assert(C.B_c == 32 || C.B_c == 64 || C.B_c == 128, "B_c");
-    static_assert(C.n_warps == 4 || (C.n_warps == 8 && C.B_r == 128), "n_warps");
-    static_assert(is_bool(C.async_copy) && is_bool(C.eager_load_blocks) && is_bool(C.swizzled) &&
-                      is_bool(C.mma_double_buffer_loads) && is_bool(C.optimized_softmax),
-                  "a switch is 0 or 1");
-    static_assert(C.async_copy || !C.eager_load_blocks, "eager loads need async_copy");
-    static_assert(
-        legal_fragments(C.Q_mma_load_K_fragments, C.d_head, C.mma_double_buffer_loads) &&
-            legal_fragments(C.K_mma_load_K_fragments, C.d_head, C.mma_double_buffer_loads) &&
-            legal_fragments(C.V_mma_load_K_fragments, C.B_c, C.mma_double_buffer_loads),
-        "fragment counts");
-    static_assert(C.Q_mma_load_K_fragments == 0 ||
-                      C.Q_mma_load_K_fragments == C.K_mma_load_K_fragments,
-                  "Q's fragment count is K's, or 0");
-    static_assert(
-        (C.features & ~(FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP |
-                        FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED | FLASH_FEATURE_BIAS)) == 0,
-        "unknown features");
-    static_assert(!has_bias<C> || C.optimized_softmax, "bias needs optimized_softmax");
-    static_assert(!has_pages<C> || (has_varlen<C> && (C.async_copy || converts<C>)),
-                  "paged needs varlen and async_copy");
-    static_assert(!converts<C> || !C.async_copy, "what is converted passes through registers");
+    SM80_FWD_RULES(ASSERT_RULE, &C)
     static_assert(warp_rows<C> % 16 == 0 && C.B_r % pass_rows<C> == 0 && C.B_c % pass_rows<C> == 0,
                   "blocks are made of whole tiles and whole passes");
     static_assert(pass_rows<C> % 8 == 0, "a thread's rows share one swizzle");

@@ -98,11 +98,8 @@ template <flash_config_t C> __device__ constexpr void assert_mla() {
     static_assert(C.arch == FLASH_ARCH_SM80_MLA, "a configuration of another family");
     static_assert(has_half_operands<C>, "mma.m16n8k16 and ldmatrix have elements of 16 bits");
     static_assert(!is_latent<C>, "latent tokens are of other families");
-    static_assert(C.d_head == 576 && C.d_head_v == 512, "d_head and d_head_v");
-    static_assert(C.B_r % SM80_MLA_ROW_GROUP == 0, "B_r");
-    static_assert(C.B_c == 16 || C.B_c == 32, "B_c");
-    static_assert(sharing_warps<C> == 2 || sharing_warps<C> == 4, "n_warps");
-    static_assert(C.n_stages >= 3, "n_stages: two in use while one is loaded");
+    SM80_MLA_FWD_RULES(ASSERT_RULE, &C)
+    static_assert(C.n_stages >= 3, "two in use while one is loaded");
     static_assert(sizeof(mla_exchange<C>) == sm80_mla_exchange_bytes(&C), "as the host counts");
 }
 

@@ -34,11 +34,10 @@ template <flash_config_t C> constexpr int arrivals = converts<C> ? 1 : (int)MLA_
 template <flash_config_t C> __device__ constexpr void assert_mla() {
     static_assert(C.arch == FLASH_ARCH_SM90_MLA, "a configuration of another family");
     static_assert(has_half_operands<C>, "steps of wgmma are 16 elements of 16 bits");
-    static_assert(C.d_head == 576 && C.d_head_v == 512, "d_head and d_head_v");
+    SM90_MLA_FWD_RULES(ASSERT_RULE, &C)
     static_assert(q_panels<C> % MLA_PARTS == 0, "whole panels in each part");
     static_assert(C.B_r == SM90_WARPGROUP_ROWS, "B_r: both consumers have the same rows");
     static_assert(C.B_c == DECODE_UNIT_KEYS, "B_c");
-    static_assert(C.n_warps * warp_threads == block_threads<C>, "n_warps");
     static_assert(C.n_stages == 2, "n_stages");
     static_assert(has_varlen<C>, "the map of K is that of a ragged tensor");
 }
