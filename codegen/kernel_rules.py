@@ -242,6 +242,9 @@ class Headers:
         if unknown:
             raise RuleError(f"{name} uses {min(unknown)}, which is not read from a header")
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._macros
+
     def computed(self, name: str, config: Config) -> int:
         """Returns what a function of a header computes of a configuration."""
         return self._names[name](config)
@@ -249,7 +252,7 @@ class Headers:
     def rules(self, name: str) -> list[Callable[[Config], str | None]]:
         """Returns the rules of a list, in their order: functions that return what is wrong with a
         configuration, or None. Raises RuleError."""
-        if name not in self._macros:
+        if name not in self:
             raise RuleError(f"no header of the kernels defines {name}")
         return [self._rule(name, entry) for entry in self._entries(name, [["X"], ["c"]])]
 
@@ -292,9 +295,11 @@ def _headers() -> Headers:
 
 
 @functools.cache
-def rules_of(rows: str) -> tuple[Callable[[Config], str | None], ...]:
-    """Returns the rules among the fields of rows, as sm90_fwd."""
-    return tuple(_headers().rules(f"{rows.upper()}_RULES"))
+def rules_of(rows: str, is_optional: bool = False) -> tuple[Callable[[Config], str | None], ...]:
+    """Returns the rules among the fields of rows, as sm90_fwd. Raises RuleError where no header has
+    them, unless they are optional."""
+    name = f"{rows.upper()}_RULES"
+    return () if is_optional and name not in _headers() else tuple(_headers().rules(name))
 
 
 def computed(name: str, config: Config) -> int:

@@ -40,11 +40,11 @@ def _rules(config: Config) -> Iterator[str]:
     arch = Arch(config.arch)
     yield from _field_rules(config, FAMILIES[arch])
     family, op = FAMILIES[arch], Op(config.op)
-    if not family.on_cpu and family.operations[op].layout.has_kernels:
-        for rule in rules_of(rows_name(family, op)):
-            broken = rule(config)
-            if broken is not None:
-                yield broken
+    is_optional = family.on_cpu or not family.operations[op].layout.has_kernels
+    for rule in rules_of(rows_name(family, op), is_optional):
+        broken = rule(config)
+        if broken is not None:
+            yield broken
 
 
 def broken_rule(config: Config) -> str | None:

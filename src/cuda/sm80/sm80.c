@@ -1,6 +1,6 @@
 /*
- * This file describes the SM80 family to the host: the rules between its fields, what it needs of a
- * device, and how its rows compare, by the strategies that always pay and then by estimated time.
+ * This file describes the SM80 family to the host: the rules among its fields, its obstacles, and
+ * how its rows compare, by the strategies that always pay and then by estimated time.
  */
 #include "config/rules.h"
 #include "cuda/family.h"

@@ -1,7 +1,6 @@
 /*
- * This file describes the SM90 family to the host: the rules among its fields, what it needs of a
- * device, and how its rows compare: the most strategies that always pay, then the least estimated
- * time.
+ * This file describes the SM90 family to the host: the rules among its fields, its obstacles, and
+ * how its rows compare: the most strategies that always pay, then the least estimated time.
  */
 #include "config/rules.h"
 #include "cuda/family.h"
