@@ -173,13 +173,20 @@ TEST(the_rows_of_a_family_and_a_type_are_together) {
     assert_int_equal(found, kernel_table_count);
 }
 
-TEST(every_family_computes_the_operations_of_its_rows) {
-    for (int32_t i = 0; i < kernel_table_count; i++) {
-        const family_op_t *op = kernel_op(&kernel_table[i]);
-        assert_non_null(op);
-        assert_non_null(op->rank);
-        assert_non_null(op->calls);
-    }
+static void check_operation(const family_t *family, int32_t op) {
+    const family_op_t *of_op = family->ops[op];
+    assert_int_equal(of_op != NULL, family->facts->rows[op] != NULL);
+    if (of_op == NULL)
+        return;
+    assert_non_null(of_op->rank);
+    assert_non_null(of_op->calls);
+    assert_int_equal(of_op->cpu != NULL, family->facts->on_cpu);
+}
+
+TEST(every_family_computes_the_operations_that_its_facts_list) {
+    for (int32_t i = 0; i < family_list_count; i++)
+        for (int32_t op = 0; op < CONFIG_N_OPS; op++)
+            check_operation(family_list[i], op);
 }
 
 TEST(a_row_serves_its_own_operation_alone) {
