@@ -27,6 +27,8 @@ from cache_families import (
     biased,
     of_first_rows,
 )
+from flashattn import Feature
+from gpu_problems import runnable_rows
 from paging import KINDS
 from problems import AttentionProblem
 
@@ -216,3 +218,10 @@ CHECKS = {
 )
 def test_cache(check: str, case: Case) -> None:
     case.run(check)
+
+
+def test_every_row_with_pages_is_walked() -> None:
+    families = (DECODE, PREFILL, E4M3_PREFILL, CHUNKS, MLA, MIXED)
+    walked = {config for family in families for config in family.rows}
+    paged = [row.config for row in runnable_rows() if row.config.features & Feature.PAGED]
+    assert [str(config) for config in paged if config not in walked] == []
