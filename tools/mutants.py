@@ -18,6 +18,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,7 +56,8 @@ class Copy:
     def __init__(self, folder: Path, seconds: int) -> None:
         self.sources, self.build, self.seconds = folder / "sources", folder / "build", seconds
         self.sound: set[str] = set()  # tests that are known to pass without a change
-        self.sources.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.sources, ignore_errors=True)
+        self.sources.mkdir(parents=True)
         archive = ["git", "-C", ROOT, "archive", "HEAD"]
         files = subprocess.run(archive, check=True, capture_output=True).stdout
         subprocess.run(["tar", "-x", "-C", self.sources], input=files, check=True)
