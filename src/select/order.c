@@ -20,7 +20,7 @@ const family_place_t family_order[] = {
     {.family = &family_neon},
     /* ---- x86-64 ---- */
     {.family = &family_amx},
-    {.family = &family_avx512_bf16, .counts = dots_pay},
+    {.family = &family_avx512_bf16, .applies = dots_pay},
     {.family = &family_avx512},
     {.family = &family_avx512_bf16}, /* products of bf16 pairs take longer than of fp32 */
     {.family = &family_avx2},

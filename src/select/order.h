@@ -9,7 +9,7 @@
 
 typedef struct family_place {
     const family_t *family;
-    bool (*counts)(const device_t *device); /* NULL: on every device */
+    bool (*applies)(const device_t *device); /* NULL: on every device */
 } family_place_t;
 
 extern const family_place_t family_order[];

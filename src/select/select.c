@@ -71,7 +71,7 @@ static bool is_candidate(const family_place_t *place, const problem_t *problem,
     const family_op_t *op = family->ops[problem->op];
     if (op == NULL || (scope.part != FAMILY_NO_PART && op->part != scope.part))
         return false;
-    if (place->counts != NULL && !place->counts(device))
+    if (place->applies != NULL && !place->applies(device))
         return false;
     if (family_lack(family, device) != NULL ||
         !types_of_rows_serve(family->facts->rows[problem->op], problem))

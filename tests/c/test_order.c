@@ -9,7 +9,7 @@
 static int places_of(const family_t *family) {
     int places = 0;
     for (int32_t i = 0; i < family_order_count; i++)
-        if (family_order[i].family == family && family_order[i].counts == NULL)
+        if (family_order[i].family == family && family_order[i].applies == NULL)
             places++;
     return places;
 }
