@@ -44,6 +44,11 @@ needed_by() { # step
     done
 }
 
+with_needs() { # step
+    needed_by "$1"
+    echo "$1"
+}
+
 list_steps() {
     sed '/^$/d; s/^\([^ ]* *\)[^ ]* */  \1/' <<<"$STEPS"
     printf '\nquick: %s\n' "$QUICK"
@@ -51,15 +56,15 @@ list_steps() {
 
 # Sets SELECTED to the steps of those names, and those that they need, in the order of the list.
 select_steps() { # name...
-    local name wanted=' '
+    local name step wanted=' '
     for name in "${@:-all}"; do
         case $name in
         all) wanted+="$(all_steps | paste -sd' ') " ;;
-        quick) wanted+="$QUICK " ;;
+        quick) wanted+="$(for step in $QUICK; do with_needs "$step"; done | paste -sd' ') " ;;
         *)
             all_steps | grep -qxF -- "$name" ||
                 refuse "there is no step '$name'; ./dev test --list lists them"
-            wanted+="$name $(needed_by "$name" | paste -sd" ") "
+            wanted+="$(with_needs "$name" | paste -sd' ') "
             ;;
         esac
     done

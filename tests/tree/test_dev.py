@@ -53,6 +53,18 @@ def test_every_listed_step_is_defined_and_every_defined_step_listed():
     assert set(quick.split()) <= set(listed)
 
 
+@pytest.mark.parametrize("name", ["quick", "all", "tree", "address-python"])
+def test_what_a_selected_step_needs_is_selected_before_it(name):
+    script = """
+        . tools/progress.sh; . tools/test.sh; select_steps "$1"
+        for step in "${SELECTED[@]}"; do echo "$step" $(needed_by "$step"); done"""
+    before: set[str] = set()
+    for line in in_bash(script, name).splitlines():
+        step, *needed = line.split()
+        assert before >= set(needed), step
+        before.add(step)
+
+
 def bare_machine(folder: Path, **scripts: str) -> str:
     """Makes a PATH with what every Debian has, apt-get, and an ordinary user."""
     for name in PROGRAMS:
