@@ -3,7 +3,7 @@
 last commit (mutants.rules has the kinds), and runs for each the tests that `./dev test --of` names
 for its file, as far as this machine can run them. It takes minutes for each.
 
-    tools/mutants.py FOLDER [--count N] [--seed N] [--seconds N]
+    tools/mutants.py FOLDER [--count N] [--seed N] [--seconds N] [--under FOLDER...]
     tools/mutants.py FOLDER --again RESULTS
 
 FOLDER is where the copy, its build and the results (results.jsonl) are kept. --again makes the
@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from io import StringIO
+from itertools import islice
 from pathlib import Path
 
 from universalmutator.mutator import mutants_regexp
@@ -158,10 +159,10 @@ def mutants_of(path: Path, file: str) -> list[Mutant]:
     ]
 
 
-def drawn(copy: Copy, seed: int) -> Iterator[Mutant]:
+def drawn(copy: Copy, folders: Iterable[str], seed: int) -> Iterator[Mutant]:
     """Yields changes without end: of a file after the other, in rounds."""
     rng = random.Random(seed)
-    files = sorted(f for f in copy.compiled_files() if f.startswith(MUTATED))
+    files = sorted(f for f in copy.compiled_files() if f.startswith(tuple(folders)))
     while True:
         for file in rng.sample(files, len(files)):
             changes = mutants_of(copy.sources / file, file)
@@ -169,14 +170,9 @@ def drawn(copy: Copy, seed: int) -> Iterator[Mutant]:
                 yield rng.choice(changes)
 
 
-def first_valid(copy: Copy, count: int, seed: int) -> Iterator[Mutant]:
-    for mutant in drawn(copy, seed):
-        tried = copy.tried(mutant)
-        if tried.result != INVALID:
-            count -= 1
-            yield tried
-        if count == 0:
-            return
+def first_valid(copy: Copy, changes: Iterable[Mutant], count: int) -> Iterator[Mutant]:
+    tried = (copy.tried(mutant) for mutant in changes)
+    return islice((mutant for mutant in tried if mutant.result != INVALID), count)
 
 
 def again(copy: Copy, earlier: Iterable[Mutant]) -> Iterator[Mutant]:
@@ -197,13 +193,18 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=60, help="changes that compile (60)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=int, default=900, help="for a file of tests (900)")
+    parser.add_argument("--under", nargs="+", default=MUTATED, help="src/ and kernels/cpu/")
     parser.add_argument("--again", type=Path, metavar="RESULTS")
     arguments = parser.parse_args()
     earlier = []
     if arguments.again:
         earlier = [Mutant(**json.loads(line)) for line in arguments.again.read_text().splitlines()]
     copy = Copy(arguments.folder.resolve(), arguments.seconds)
-    found = again(copy, earlier) if earlier else first_valid(copy, arguments.count, arguments.seed)
+    if earlier:
+        found = again(copy, earlier)
+    else:
+        changes = drawn(copy, arguments.under, arguments.seed)
+        found = first_valid(copy, changes, arguments.count)
     results = []
     with (arguments.folder / "results.jsonl").open("w") as file:
         for mutant in found:
