@@ -144,7 +144,7 @@ def _subject(test: str, path: str) -> str:
 
 
 def _of_its_name(path: str) -> Tests:
-    name = PurePosixPath(path).stem.lstrip("_")
+    name = re.sub(r"^_+|_(arguments|cpu|cuda)$", "", PurePosixPath(path).stem)
     fits = re.compile(rf"{re.escape(name)}(_|$)")
     named = [file for file in test_files() if fits.match(_subject(file, path))]
     return {test for file in named for test in _test_of_file(file)}

@@ -50,6 +50,7 @@ def test_what_is_told_is_there() -> None:
         ("src/cpu/countdown.c", "unit countdown"),  # which includes its header
         ("src/cpu/cut.c", "unit cpu_plan"),  # of the file that uses it
         ("src/arguments/paging.c", "python tests/python/test_paging_refusals.py"),  # of its name
+        ("src/arguments/latent_arguments.c", "python tests/python/test_latent.py"),
         ("src/arguments/paging.c", "unit arguments"),  # which is told
         ("kernels/cpu/neon_bf16.h", "python tests/python/test_table.py NEON_BF16"),
         ("kernels/cpu/neon.h", "python tests/python/test_table.py NEON and not NEON_BF16"),
