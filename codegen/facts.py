@@ -184,7 +184,7 @@ class FeatureBits:
 Rule = Union[Choice, Range, Zero, FeatureBits]
 
 SWITCH = Range(0, 1)
-# A field's values depend on other fields where it has this: legality.py has the rule.
+# The values of a field that has this depend on others: rules among fields say how.
 ANY_VALUE = Range(INT32_MIN, INT32_MAX)
 
 # ---- Words of the short form ----
