@@ -24,6 +24,9 @@ from codegen.short_form import ShortFormError, format_config, parse_config
 
 TEXT_SIZE = 256
 SUCCESS = 0
+# What look-up says of a legal configuration whose kernel is not in the library, or does not run on
+# this processor, or needs a device.
+OF_LEGAL = ("is a legal configuration without a kernel", " here: ", "has no usable CUDA device")
 
 mixed_config = any_config | near_miss | plausible_cuda_config | writable_config
 
@@ -56,8 +59,7 @@ class CLibrary:
         if self.functions.flash_lookup_kernel(ctypes.byref(to_c(config))):
             return None
         message = self.functions.flash_last_error().decode()
-        is_legal = "is a legal configuration without a kernel" in message or " here: " in message
-        return None if is_legal else message
+        return None if any(words in message for words in OF_LEGAL) else message
 
     def format(self, config):
         text = ctypes.create_string_buffer(TEXT_SIZE)
