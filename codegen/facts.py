@@ -353,7 +353,7 @@ def _quantised(kv: Dtype, *types: Dtype) -> tuple[Types, ...]:
 
 @dataclass(frozen=True)
 class Rows:
-    """What the rows of a family for one operation may be."""
+    """These facts say what the rows of a family for one operation may be."""
 
     layout: Layout
     types: tuple[Types, ...]  # types that they serve; each row those of its kv and operand

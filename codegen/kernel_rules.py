@@ -56,7 +56,7 @@ def _remainder(a: int, b: int) -> int:
     return a - _quotient(a, b) * b
 
 
-# What the rules may use that no header of theirs defines by expressions.
+# Rules may use these names too, which no header of theirs defines by expressions.
 _KNOWN: dict[str, Any] = {
     "_quotient": _quotient,
     "_remainder": _remainder,

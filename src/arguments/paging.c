@@ -12,7 +12,7 @@
 
 /* ---- The struct ---- */
 
-/* With paging, lengths come only from seqused_k. */
+/* Lengths of keys in pages come only from seqused_k. */
 static flash_status_t check_lengths(const flash_forward_args_t *a) {
     FLASH_REQUIRE(a->cu_seqlens_k == NULL, FLASH_ERROR_INVALID_ARGUMENT,
                   "cu_seqlens_k is given with paging: keys in pages are no ragged tensor");

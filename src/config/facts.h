@@ -97,7 +97,7 @@ typedef struct row_types {
     type_pairs_t pairs;
 } row_types_t;
 
-/* What the rows of a family for one operation may be. */
+/* These facts say what the rows of a family for one operation may be. */
 typedef struct row_facts {
     const config_layout_t *layout;
     const config_rule_t *rules; /* [CONFIG_N_FIELDS] */

@@ -6,8 +6,8 @@
 
 #include "config/family.h"
 
-/* Of rows whose operation has a cpu_operation_t (family_op_t.cpu). They ignore the device and the
- * stream. */
+/* Rows whose operation has a cpu_operation_t (family_op_t.cpu) are called through these functions.
+ * They ignore the device and the stream. */
 extern const family_calls_t cpu_calls;
 
 #endif

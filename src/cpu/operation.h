@@ -9,7 +9,7 @@
 #include "cpu/thread_pool.h"
 #include "flashattn.h"
 
-/* What a call needs. */
+/* A call needs these of its caller and of the machine. */
 typedef struct cpu_needs {
     uint64_t workspace;       /* bytes that it gains by, at any alignment */
     uint64_t least_workspace; /* bytes without which it fails */

@@ -55,7 +55,8 @@ enum {
 enum {
     /* A block of a latent family, for DECODE_UNIT_KEYS keys: the unit of this family's times. */
     MLA_TIME_OF_UNIT = 10,
-    /* In the same unit: a block beside its keys, and the kernel that merges (H200). */
+    /* A block takes this time beside its keys, and the kernel that merges this, in the same unit
+     * (H200). */
     MLA_TIME_AROUND_BLOCK = 30,
     MLA_TIME_OF_MERGE = 20,
 
@@ -63,7 +64,8 @@ enum {
      * families' times. A tile of 64 rows reads all of K and V too (H200). */
     SM90_DECODE_TIME_OF_128_ROWS = 10,
     SM90_DECODE_TIME_OF_64_ROWS = 7,
-    /* In the same unit: a block beside its keys, and the kernel that merges (H200). */
+    /* A block takes this time beside its keys, and the kernel that merges this, in the same unit
+     * (H200). */
     SM90_DECODE_TIME_AROUND_BLOCK = 60,
     SM90_DECODE_TIME_OF_MERGE = 40,
     /* Between rounds, from the third on: nothing runs beside the begin and the end of a block

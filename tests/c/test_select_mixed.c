@@ -77,7 +77,7 @@ TEST(both_parts_of_a_mixed_batch_need_a_row) {
     p = good, p.params.n_heads = INT32_MAX, p.params.batch = 2;
     assert_refused(select_check(selected(&good, &hopper), &p, &hopper), FLASH_ERROR_UNSUPPORTED,
                    "no decode kernel");
-    /* In the part of many queries, SM80 stores O that TMA cannot store. */
+    /* SM80 serves the part of many queries where TMA cannot store O. */
     p = good, p.params.o = (void *)(uintptr_t)2;
     check_mixed_choice(&p, &hopper);
 }
