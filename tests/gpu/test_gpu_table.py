@@ -233,8 +233,9 @@ def _local_memory(config: flashattn.Config) -> int:
     warps, which have few registers beside three warpgroups that multiply, or which schedule a
     ragged batch or read pages, more where a mask is to be looked at, and with warps that convert,
     where O takes half of the registers, of latent tokens a few more; in SM90_DECODE where it adds
-    ALiBi or a mask; and a register or two where a row has softcap, or eight in SM90, whose rows
-    with softcap have windows and chunks: ends of ranges, of which loops read one per block."""
+    ALiBi or a mask; and a register or two where a row has softcap, or four in SM90, whose rows with
+    softcap have windows and chunks, eight of d_head 128 and 192: ends of ranges, of which loops
+    read one per block."""
     if config.arch == Arch.SM80_DECODE:
         return 0
     if config.arch == Arch.SM90 and config.dtype == DType.E4M3 and config.d_head == 256:
@@ -243,14 +244,16 @@ def _local_memory(config: flashattn.Config) -> int:
         return 48 if config.arch == Arch.SM90 else 32 if config.d_head == 64 else 16
     is_crowded = config.B_r == 192 or Feature.VARLEN in Feature(config.features)
     is_paged = Feature.PAGED in Feature(config.features)
+    has_many_ranges = config.arch == Arch.SM90 and config.d_head in (128, 192)
+    has_many_ranges &= Feature.SOFTCAP in Feature(config.features)
     if config.arch == Arch.SM90 and is_crowded:
         if Feature.WINDOW in Feature(config.features) and (is_paged or config.B_r == 192):
             return 40
-        return 32 if is_paged or Feature.SOFTCAP in Feature(config.features) else 24
+        return 32 if is_paged or has_many_ranges else 24
     if config.dtype == DType.LATENT_E4M3:
         return 16
     if Feature.SOFTCAP in Feature(config.features):
-        return 32 if config.arch == Arch.SM90 else 8
+        return 32 if has_many_ranges else 16 if config.arch == Arch.SM90 else 8
     return 0
 
 
