@@ -700,10 +700,10 @@ typedef struct flash_mask {
  * The arguments of a call that computes attention.
  *
  * Element types: K and V have one type. Q and O may be of fp32 where K and V have 16 bits, each by
- * itself, on the CPU; on CUDA devices only O may. Beside K and V of e4m3 or of latent tokens
- * (FLASH_DTYPE_LATENT_E4M3), Q is of fp16, bf16 or fp32, and O of Q's type or fp32; a call whose
- * dtype is one of these two names the types of both. flash_query_support() answers for each call. O
- * of fp32 is not rounded; docs/numerics.md says what becomes of a Q of fp32.
+ * itself; on CUDA devices such a Q is rounded to the type of K. Beside K and V of e4m3 or of latent
+ * tokens (FLASH_DTYPE_LATENT_E4M3), Q is of fp16, bf16 or fp32, and O of Q's type or fp32; a call
+ * whose dtype is one of these two names the types of both. flash_query_support() answers for each
+ * call. O of fp32 is not rounded; docs/numerics.md says what becomes of a Q of fp32.
  */
 typedef struct flash_forward_args {
     uint32_t struct_size; /**< sizeof(flash_forward_args_t) */
@@ -850,8 +850,9 @@ FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
  * The bytes of workspace that flash_forward(args, kernel) uses. On the CPU device that is at the
  * present number of threads; fewer threads work with less, and one thread's share is the least that
  * is accepted. On a CUDA device decode kernels (FLASH_ARCH_SM80_DECODE, FLASH_ARCH_SM80_MLA,
- * FLASH_ARCH_SM90_DECODE, FLASH_ARCH_SM90_MLA) and FLASH_ARCH_MIXED must have all of it, and other
- * kernels use none.
+ * FLASH_ARCH_SM90_DECODE, FLASH_ARCH_SM90_MLA), FLASH_ARCH_MIXED, and FLASH_ARCH_SM90 with a mask
+ * must have all of it, and other kernels use none. A Q of fp32 is copied there, in the type of K,
+ * for every kernel: 2 bytes for each element, of a ragged batch for batch * seqlen_q tokens.
  * Depends on sizes, types, flags and on which of the pointers are NULL, never on data: args->q.data
  * and the like (but K and V both, or neither) and args->mask->data may still be NULL, and lengths
  * in cu_seqlens_* and seqused_* are not read (for a pointer that will be given later, pass any

@@ -44,7 +44,7 @@ flash_status_t flash_forward(const flash_forward_args_t *args, const flash_kerne
         return FLASH_SUCCESS;
     if (r.traced)
         trace_choice(r.kernel, &r.problem, r.reason);
-    return kernel_calls(r.kernel)->launch(r.kernel, &r.problem, &r.device, stream);
+    return problem_calls(r.kernel, &r.problem)->launch(r.kernel, &r.problem, &r.device, stream);
 }
 
 flash_status_t flash_workspace_size(const flash_forward_args_t *args, const flash_kernel_t *kernel,
@@ -53,14 +53,14 @@ flash_status_t flash_workspace_size(const flash_forward_args_t *args, const flas
     resolved_t r = {0};
     FLASH_REQUIRE(size != NULL, FLASH_ERROR_INVALID_ARGUMENT, "size is NULL");
     FLASH_TRY(resolve(args, FLASH_OP_FORWARD, kernel, &r));
-    return kernel_calls(r.kernel)->workspace(r.kernel, &r.problem, &r.device, size);
+    return problem_calls(r.kernel, &r.problem)->workspace(r.kernel, &r.problem, &r.device, size);
 }
 
 flash_status_t flash_prepare(const flash_forward_args_t *args, const flash_kernel_t *kernel) {
     FLASH_CALL_SCOPE();
     resolved_t r = {0};
     FLASH_TRY(resolve(args, FLASH_OP_FORWARD, kernel, &r));
-    return kernel_calls(r.kernel)->prepare(r.kernel, &r.problem, &r.device);
+    return problem_calls(r.kernel, &r.problem)->prepare(r.kernel, &r.problem, &r.device);
 }
 
 flash_status_t flash_select_kernel(const flash_forward_args_t *args, const flash_kernel_t **kernel,

@@ -87,8 +87,8 @@ static flash_status_t check_kernels(const measurement_t *m) {
 /* All workspaces are checked before any kernel writes something. */
 static flash_status_t check_workspaces(const measurement_t *m) {
     for (int32_t i = 0; i < m->n_kernels; i++)
-        FLASH_TRY(
-            kernel_calls(m->kernels[i])->check_workspace(m->kernels[i], m->problem, m->device));
+        FLASH_TRY(problem_calls(m->kernels[i], m->problem)
+                      ->check_workspace(m->kernels[i], m->problem, m->device));
     return FLASH_SUCCESS;
 }
 

@@ -12,6 +12,8 @@
 #include "core/device.h"
 #include "core/status.h"
 #include "core/struct_size.h"
+#include "kernels/common/copy_q.h"
+#include "kernels/common/dtype.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -251,6 +253,21 @@ static void set_params(flash_params_t *p, const flash_forward_args_t *a) {
     set_attention_chunk(p, a);
 }
 
+/* Says whether kernels get a copy of Q: those of CUDA families multiply 16 bits. */
+static bool copies_q(const flash_forward_args_t *a) {
+    return device_kind(a->device) == device_kind(FLASH_DEVICE_CUDA) &&
+           a->q.dtype == FLASH_DTYPE_FP32 && dtype_size(a->k.dtype) == sizeof(uint16_t);
+}
+
+/* Makes the problem that of the copy, whose place the launch knows. */
+static void set_copy_of_q(problem_t *problem) {
+    flash_params_t *p = &problem->params;
+    problem->wide_q = (wide_q_t){.data = p->q, .stride = p->q_stride, .is_copied = true};
+    p->q = NULL;
+    p->q_dtype = problem->dtype;
+    p->q_stride = copy_q_strides(p);
+}
+
 static void set_problem(problem_t *problem, const flash_forward_args_t *a,
                         const flash_pages_t *pages) {
     *problem = (problem_t){.op = FLASH_OP_FORWARD,
@@ -264,6 +281,8 @@ static void set_problem(problem_t *problem, const flash_forward_args_t *a,
     set_params(&problem->params, a);
     if (pages->page_size > 0)
         set_pool(&problem->params, a);
+    if (copies_q(a))
+        set_copy_of_q(problem);
     problem->features = needed_features(&problem->params);
 }
 

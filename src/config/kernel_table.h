@@ -85,4 +85,13 @@ static inline const family_calls_t *kernel_calls(const flash_kernel_t *kernel) {
     return kernel_op(kernel)->calls;
 }
 
+/* These copy Q, and call those of the kernel (cuda/runtime/copy_q.c). */
+extern const family_calls_t copy_q_calls;
+
+/* Returns how a kernel is run for a whole problem. */
+static inline const family_calls_t *problem_calls(const flash_kernel_t *kernel,
+                                                  const problem_t *problem) {
+    return problem->wide_q.is_copied ? &copy_q_calls : kernel_calls(kernel);
+}
+
 #endif

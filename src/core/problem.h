@@ -33,10 +33,19 @@ typedef struct mixed_rows {
     const flash_kernel_t *forward;
 } mixed_rows_t;
 
+/* The caller's Q of fp32, if kernels are given a copy of it in the type of K, which lies at the
+ * begin of the workspace. */
+typedef struct wide_q {
+    const void *data;
+    flash_strides_t stride;
+    bool is_copied; /* false: kernels read the caller's Q */
+} wide_q_t;
+
 typedef struct problem {
     flash_params_t params; /* what kernels see of the problem */
-    int32_t op;            /* FLASH_OP_..., what is to be computed */
-    int32_t dtype;         /* of K and V */
+    wide_q_t wide_q;
+    int32_t op;    /* FLASH_OP_..., what is to be computed */
+    int32_t dtype; /* of K and V */
     int32_t device;
     int32_t features; /* FLASH_FEATURE_... bits that a kernel must have */
     int64_t total_q;  /* tokens of ragged tensors, if lengths in host memory were checked */

@@ -56,6 +56,8 @@ const family_calls_t sm80_decode_calls = {no_workspace, no_prepare, no_prepare, 
 const family_calls_t sm90_forward_calls = {no_workspace, no_prepare, no_prepare, no_launch};
 const family_calls_t sm90_decode_calls = {no_workspace, no_prepare, no_prepare, no_launch};
 
+const family_calls_t copy_q_calls = {no_workspace, no_prepare, no_prepare, no_launch};
+
 flash_status_t cuda_append(const append_params_t *params, const device_t *device,
                            flash_stream_t stream) {
     (void)params;

@@ -27,7 +27,7 @@ static inline int64_t measurement_launches(const measurement_t *m) {
 
 static inline flash_status_t measurement_launch(const measurement_t *m,
                                                 const flash_kernel_t *kernel) {
-    return kernel_calls(kernel)->launch(kernel, m->problem, m->device, m->stream);
+    return problem_calls(kernel, m->problem)->launch(kernel, m->problem, m->device, m->stream);
 }
 
 #endif
