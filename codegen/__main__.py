@@ -151,9 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
         families = parse_families(arguments.families)
         capabilities = parse_capabilities(arguments.capabilities)
         rows = rows_to_build(select(selection), families, capabilities)
-        compiled = rows_to_build(
-            select(arguments.compiled or selection), families, capabilities
-        )
+        compiled = rows_to_build(select(arguments.compiled or selection), families, capabilities)
         write_sources(arguments.out, rows, [row for row in compiled if row in rows])
     return 0
 

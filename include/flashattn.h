@@ -691,10 +691,18 @@ typedef struct flash_mask {
                            FLASH_FLAG_BROADCAST */
     int64_t first_key;  /**< the key of column 0; 0 with FLASH_MASK_LAST_KEYS */
     int64_t n_keys;     /**< columns, at least 1 */
+    /* FLASH_MASK_ADD: a factor for each query head, [n_heads], fp32, in memory of the device, as
+     * in ALiBi with a mask of distances: head_scale[h] * element is added in place of the element.
+     * Whatever the factor is, an element of -infinity hides its key, and one of 0 adds nothing. No
+     * other element hides a key: a product below the least finite number is that number. One of
+     * +infinity or NaN gives NaN, as such an element does. With a factor of 0 a mask only hides.
+     * Factors are data, not looked at before the call computes, and must not overlap O or LSE.
+     * NULL with FLASH_MASK_BITS. NULL: all 1. */
+    const float *head_scale;
 } flash_mask_t;
 
 #define FLASH_MASK_INIT                                                                            \
-    { FLASH_SIZEOF_(flash_mask_t), 0, 0, 0, FLASH_NULL_, 0, 0, 0, 0, 0, 0 }
+    { FLASH_SIZEOF_(flash_mask_t), 0, 0, 0, FLASH_NULL_, 0, 0, 0, 0, 0, 0, FLASH_NULL_ }
 
 /**
  * The arguments of a call that computes attention.

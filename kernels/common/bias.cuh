@@ -19,6 +19,13 @@ static __device__ __forceinline__ float load_bias(const flash_bias_t &bias, int6
     return dtype_load<FLASH_DTYPE_FP32>(bias.mask, at);
 }
 
+/* Returns what the mask adds to a key that it covers; -infinity hides the key. */
+static __device__ __forceinline__ float number_of_key(const flash_bias_t &bias,
+                                                      const flash_bias_row_t &row, int64_t at) {
+    const float number = load_bias(bias, at);
+    return bias.head_scale ? flash_scaled_number(number, row.factor) : number;
+}
+
 /* Returns what joins the scaled score of a key, in the exponent of e; -infinity hides the key. */
 static __device__ __forceinline__ float bias_of_key(const flash_bias_t &bias,
                                                     const flash_bias_row_t &row, int32_t key) {
@@ -27,7 +34,7 @@ static __device__ __forceinline__ float bias_of_key(const flash_bias_t &bias,
         return sum;
     const int64_t at = flash_bias_at(&bias, &row, key);
     if (bias.kind == FLASH_MASK_ADD)
-        return sum + load_bias(bias, at);
+        return sum + number_of_key(bias, row, at);
     const uint32_t word = static_cast<const uint32_t *>(bias.mask)[at];
     return flash_bias_shows(word, &row, key) ? sum : -INFINITY;
 }

@@ -9,27 +9,40 @@
 #include "common/sequence.h"
 #include "flashattn.h"
 
+#include <float.h>
+#include <math.h>
+
 /* One query's row of slopes and mask. */
 typedef struct flash_bias_row {
     int64_t at;        /* elements, or words, from the mask's first one to column 0 of the row */
     int32_t first_key; /* the key of column 0 */
     int32_t diagonal;  /* the key at the query's own place, from which ALiBi counts */
     float slope;       /* 0: none */
+    float factor;      /* of the mask's numbers */
 } flash_bias_row_t;
 
 FLASH_HOST_DEVICE static inline int flash_has_bias(const flash_bias_t *bias) {
     return bias->alibi_slopes != NULL || bias->mask != NULL;
 }
 
-/* Reads slopes[i]. On the CPU the array may have any alignment. */
-FLASH_HOST_DEVICE static inline float flash_load_slope(const float *slopes, int64_t i) {
+/* Reads array[i], a slope or a factor. On the CPU the array may have any alignment. */
+FLASH_HOST_DEVICE static inline float flash_load_of_head(const float *array, int64_t i) {
 #ifdef __CUDA_ARCH__
-    return slopes[i];
+    return array[i];
 #else
     float value;
-    memcpy(&value, (const char *)slopes + i * (int64_t)sizeof value, sizeof value);
+    memcpy(&value, (const char *)array + i * (int64_t)sizeof value, sizeof value);
     return value;
 #endif
+}
+
+/* Returns what a number of the mask adds to a score. -infinity hides the key and 0 adds nothing
+ * whatever the factor is, so that blocks of either kind need not be looked at again; no product
+ * hides a key. */
+FLASH_HOST_DEVICE static inline float flash_scaled_number(float number, float factor) {
+    const float product = factor * number;
+    const float added = product < -FLT_MAX ? -FLT_MAX : product;
+    return number == -INFINITY || number == 0.0f ? number : added;
 }
 
 /* Returns the row of query i of a head. */
@@ -37,11 +50,13 @@ FLASH_HOST_DEVICE static inline flash_bias_row_t flash_bias_row(const flash_bias
                                                                 const flash_sequence_t *s,
                                                                 int64_t batch_index, int64_t head,
                                                                 int64_t i) {
-    flash_bias_row_t row = {0, bias->first_key, 0, 0.0f};
+    flash_bias_row_t row = {0, bias->first_key, 0, 0.0f, 1.0f};
     row.diagonal = (int32_t)(i + s->len_k - s->len_q);
     if (bias->alibi_slopes)
         row.slope =
-            flash_load_slope(bias->alibi_slopes, batch_index * bias->alibi_stride_batch + head);
+            flash_load_of_head(bias->alibi_slopes, batch_index * bias->alibi_stride_batch + head);
+    if (bias->head_scale)
+        row.factor = flash_load_of_head(bias->head_scale, head);
     if (bias->is_last_keys)
         row.first_key += s->len_k;
     row.at = batch_index * bias->stride_batch + head * bias->stride_head +

@@ -88,7 +88,8 @@ static inline float cpu_biased_score(const flash_bias_t *bias, const flash_bias_
     const int64_t at = flash_bias_at(bias, row, key);
     if (bias->kind == FLASH_MASK_BITS)
         return flash_bias_shows(cpu_mask_word(bias, at), row, key) ? score : -INFINITY;
-    return cpu_add_number(score, element_load(bias->mask, at, bias->dtype));
+    const float number = element_load(bias->mask, at, bias->dtype);
+    return cpu_add_number(score, flash_scaled_number(number, row->factor));
 }
 
 #endif

@@ -10,7 +10,7 @@
 
 #include <inttypes.h>
 
-static const char SLOPES[] = "alibi_slopes", MASK[] = "mask.data";
+static const char SLOPES[] = "alibi_slopes", MASK[] = "mask.data", HEAD_SCALE[] = "mask.head_scale";
 
 /* ---- ALiBi ---- */
 
@@ -36,6 +36,8 @@ static flash_status_t check_kind(const flash_mask_t *m) {
     if (m->kind == FLASH_MASK_BITS) {
         FLASH_REQUIRE(m->dtype == 0, FLASH_ERROR_INVALID_ARGUMENT,
                       "mask.dtype is %" PRId32 ": bits have none", m->dtype);
+        FLASH_REQUIRE(m->head_scale == NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                      "mask.head_scale is given with FLASH_MASK_BITS: bits are not multiplied");
         return FLASH_SUCCESS;
     }
     return argument_check_numbers("mask.dtype", m->dtype, "numbers");
@@ -89,6 +91,7 @@ static void set_mask(const flash_forward_args_t *a, const flash_mask_t *m, flash
     bias->kind = m->kind;
     bias->dtype = m->dtype;
     bias->is_last_keys = is_last;
+    bias->head_scale = m->head_scale;
 }
 
 static flash_status_t read_mask(const flash_forward_args_t *a, flash_bias_t *bias) {
@@ -174,12 +177,15 @@ flash_status_t arguments_check_bias(const flash_params_t *params, int64_t total_
         of_mask.d_head += bias->stride_key * ((int64_t)bias->n_keys - 1);
     regions_add(regions, SLOPES, &slopes, &of_slopes);
     regions_add(regions, MASK, &mask, &of_mask);
+    regions_add_array(regions, HEAD_SCALE, bias->head_scale, params->n_heads,
+                      sizeof *bias->head_scale);
     return FLASH_SUCCESS;
 }
 
 flash_status_t arguments_check_bias_alignments(const flash_params_t *params) {
     const flash_bias_t *bias = &params->bias;
     FLASH_TRY(argument_check_alignment(SLOPES, bias->alibi_slopes, sizeof *bias->alibi_slopes));
+    FLASH_TRY(argument_check_alignment(HEAD_SCALE, bias->head_scale, sizeof *bias->head_scale));
     return bias->mask == NULL ? FLASH_SUCCESS
                               : argument_check_alignment(MASK, bias->mask, element_bytes(bias));
 }

@@ -175,6 +175,13 @@ static double score(const flash_forward_args_t *a, const float *q, const float *
     return a->softcap > 0 ? (double)a->softcap * tanh(s / (double)a->softcap) : s;
 }
 
+static double head_scale(const flash_mask_t *m, int64_t h) {
+    float factor = 1;
+    if (m->head_scale != NULL)
+        memcpy(&factor, (const char *)m->head_scale + h * 4, sizeof factor);
+    return (double)factor;
+}
+
 static double masked(const flash_mask_t *m, int64_t b, int64_t h, int64_t i, int64_t j) {
     const int64_t at = b * m->stride_batch + h * m->stride_head + i * m->stride_query;
     float number;
@@ -184,7 +191,7 @@ static double masked(const flash_mask_t *m, int64_t b, int64_t h, int64_t i, int
         return word >> j % 32 & 1 ? 0 : -(double)INFINITY;
     }
     memcpy(&number, (const char *)m->data + (at + j * m->stride_key) * 4, sizeof number);
-    return (double)number;
+    return (double)number * (isinf(number) ? 1 : head_scale(m, h));
 }
 
 /* Returns what joins a score. A mask of numbers is of fp32. */

@@ -240,6 +240,8 @@ typedef struct refusal {
       "mask.dtype is 3: bits have none")                                                           \
     X(mask_bits_with_a_stride, bits_of(args)->stride_key = 1, INVALID,                             \
       "mask.stride_key is 1: bits have none")                                                      \
+    X(mask_bits_with_factors, bits_of(args)->head_scale = SLOPES, INVALID,                         \
+      "mask.head_scale is given with FLASH_MASK_BITS: bits are not multiplied")                    \
     X(mask_without_keys, mask_of(args)->n_keys = 0, INVALID, "mask.n_keys is 0")                   \
     X(mask_keys_huge, mask_of(args)->n_keys = BIG, INVALID, "mask.n_keys is 4611686018427387904")  \
     X(mask_first_key_negative, mask_of(args)->first_key = -1, INVALID, "mask.first_key is -1")     \
@@ -276,6 +278,10 @@ typedef struct refusal {
       "o overlaps mask.data: o begins at ")                                                        \
     X(mask_begins_in_lse, mask_of(args)->data = args->lse + 23, INVALID,                           \
       "lse overlaps mask.data: lse begins at ")                                                    \
+    X(factors_begin_in_o, mask_of(args)->head_scale = at(&args->o, 191), INVALID,                  \
+      "o overlaps mask.head_scale: o begins at ")                                                  \
+    X(factors_end_in_lse, mask_of(args)->head_scale = args->lse - 3, INVALID,                      \
+      "lse overlaps mask.head_scale: lse begins at ")                                              \
     X(mask_strides_overflow, mask_of(args)->stride_query = INT64_MAX / 2, INVALID,                 \
       "mask overflows")                                                                            \
     X(mask_key_stride_overflows, mask_of(args)->stride_key = INT64_MAX / 2, INVALID,               \

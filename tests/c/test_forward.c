@@ -64,16 +64,22 @@ TEST(sinks) {
 
 enum { SLOPE_STRIDE = 9, MASK_ROW = 40, MASK_ELEMENTS = 8 * 70 * MASK_ROW };
 
+static const float FACTORS[SLOPE_STRIDE] = {0.5f, -2, 1, 0, 0.25f, -1, 2, 1, 0.75f};
+
 /* Runs the problem with slopes and a mask, in aligned memory and elsewhere. */
 static void check_bias(sizes_t sizes, flash_mask_t mask, const void *elements) {
     static const float slopes[2 * SLOPE_STRIDE] = {0.5f, 0.25f, 0, 1, 0.125f, 2, 0, 3, 0, 1, 0.75f};
     static char unaligned[MASK_ELEMENTS * sizeof(float) + 1], slopes_unaligned[sizeof slopes + 1];
+    static char factors_unaligned[sizeof FACTORS + 1];
     test_problem_t p, q;
     flash_mask_t other = mask;
     memcpy(unaligned + 1, elements, MASK_ELEMENTS * sizeof(float));
     memcpy(slopes_unaligned + 1, slopes, sizeof slopes);
+    memcpy(factors_unaligned + 1, FACTORS, sizeof FACTORS);
     mask.data = elements;
     other.data = unaligned + 1;
+    if (mask.head_scale != NULL)
+        other.head_scale = (const float *)(const void *)(factors_unaligned + 1);
     problem_create(&p, sizes, 8);
     problem_create(&q, sizes, 8);
     p.args.flags = q.args.flags = FLASH_FLAG_CAUSAL;
@@ -108,6 +114,8 @@ TEST(slopes_and_masks) {
         mask.first_key = 2;
         mask.n_keys = 33;
         check_bias(SIZES[i], mask, numbers);
+        mask.head_scale = FACTORS;
+        check_bias(SIZES[i], mask, numbers);
         mask.flags = FLASH_MASK_LAST_KEYS;
         mask.first_key = 0;
         mask.n_keys = 20;
@@ -115,6 +123,7 @@ TEST(slopes_and_masks) {
         check_bias(SIZES[i], mask, numbers);
         mask.kind = FLASH_MASK_BITS;
         mask.dtype = 0;
+        mask.head_scale = NULL;
         mask.stride_key = 0;
         mask.n_keys = 1000;
         check_bias(SIZES[i], mask, words);

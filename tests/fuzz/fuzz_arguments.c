@@ -98,6 +98,7 @@ static void take_bias(input_t *in, flash_mask_t *mask, flash_forward_args_t *a) 
     mask->stride_key = given & 16 ? (int8_t)take_byte(in) % 4 : 0;
     mask->first_key = given & 32 ? (int8_t)take_byte(in) : 0;
     mask->n_keys = take_number(in, 80);
+    mask->head_scale = given & 64 ? &some : NULL;
     a->mask = mask;
 }
 
@@ -199,6 +200,8 @@ static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
     if (a->mask != NULL) {
         mask = *a->mask;
         mask.data = filled(bytes_of_mask(a, seq_q), (uint8_t)(value + 5));
+        if (mask.head_scale != NULL)
+            mask.head_scale = filled(a->n_heads * (int64_t)sizeof(float), (uint8_t)(value + 6));
         a->mask = &mask;
     }
     const flash_kernel_t *kernel = pick_kernel(a, index);
@@ -215,6 +218,7 @@ static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
     free(sinks);
     free(slopes);
     free((void *)(uintptr_t)mask.data);
+    free((void *)(uintptr_t)mask.head_scale);
     free(a->workspace);
 }
 

@@ -206,9 +206,7 @@ def latent_tensors(
 
 
 def _mla() -> CacheFamily:
-    batch = AttentionProblem(
-        len(_LENGTHS), 2, 2100, 40, 1, D_HEAD, "bfloat16", seqused_k=_LENGTHS
-    )
+    batch = AttentionProblem(len(_LENGTHS), 2, 2100, 40, 1, D_HEAD, "bfloat16", seqused_k=_LENGTHS)
     problems = {
         "full": batch,
         "causal": replace(batch, causal=True),
@@ -242,6 +240,7 @@ BIASES = {
     "bits": BiasCase(kind="bits"),
     "tree": BiasCase(kind="bits", n_keys=33, from_end=True),
     "repeated": BiasCase(kind="float16", repeats="bhq"),
+    "factors": BiasCase(kind="bfloat16", repeats="h", factors=True),
 }
 BIASED_PROBLEMS = ("causal", "chunk", "softcap", "two K/V heads", "one long, many heads")
 FEW_BIASED_PROBLEMS = ("chunk",)
@@ -298,12 +297,8 @@ def _of_mixed(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem
 
 
 def _mixed() -> CacheFamily:
-    serving = ragged(
-        (1,) * 30 + (300,) + (1,) * 30 + (257,), _some(30, 900) + (300,) * 32
-    )
-    border = ragged(
-        (4, 5, 3, 16, 1, 17, 0, 128, 129, 2), (700, 700, 64, 65, 1, 17, 5, 128, 900, 0)
-    )
+    serving = ragged((1,) * 30 + (300,) + (1,) * 30 + (257,), _some(30, 900) + (300,) * 32)
+    border = ragged((4, 5, 3, 16, 1, 17, 0, 128, 129, 2), (700, 700, 64, 65, 1, 17, 5, 128, 900, 0))
     problems = {
         "decodes and chunks": serving,
         "causal": replace(serving, causal=True),

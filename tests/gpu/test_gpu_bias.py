@@ -61,6 +61,11 @@ BIASES = {
     "last_bits": BiasCase(slopes=2, kind="bits", n_keys=33, from_end=True),
     "repeated": BiasCase(kind="float32", repeats="bhq"),
     "repeated_heads": BiasCase(kind="bits", repeats="h"),
+    "factors": BiasCase(kind="float16", repeats="bh", factors=True),
+    "factors_and_slopes": BiasCase(slopes=2, kind="float32", factors=True),
+    "factors_of_bfloat16": BiasCase(kind="bfloat16", repeats="h", factors=True),
+    "factors_apart": BiasCase(kind="float16", strided=True, factors=True),
+    "factors_of_last_keys": BiasCase(kind="float32", n_keys=61, from_end=True, factors=True),
 }
 TYPES = (("float16", 64), ("bfloat16", 128), ("bfloat16", 256), ("float16", 96), (E4M3, 64))
 every_type = pytest.mark.parametrize(("dtype", "d_head"), TYPES)
@@ -100,7 +105,7 @@ def test_every_row_with_bias_was_tested() -> None:
 
 
 @every_type
-@pytest.mark.parametrize("bias", ["slopes_of_sequences", "bfloat16", "last_bits"])
+@pytest.mark.parametrize("bias", ["slopes_of_sequences", "bfloat16", "last_bits", "factors"])
 @pytest.mark.parametrize("page_size", [1, 16, 19])
 def test_keys_in_pages(page_size: int, bias: str, dtype: str, d_head: int) -> None:
     if d_head == 96:
@@ -208,6 +213,84 @@ def test_the_least_finite_number_leaves_a_mean(dtype: torch.dtype) -> None:
     expected = expected.repeat_interleave(p.n_heads // p.n_heads_kv, 2).expand(q.shape)
     for config in configs_for(replace(p, bias=BIASES["float32"])):
         o = flashattn.flash_attn_func(q * 0, k, v, attn_mask=mask, config=config)
+        torch.testing.assert_close(o.float(), expected, atol=2e-3, rtol=2e-2)
+
+
+# ---- Factors of heads ----
+
+
+def _of_factors(name: str, dtype: torch.dtype) -> tuple[AttentionProblem, torch.Tensor]:
+    """Returns a problem and a mask for all its heads: whole blocks of keys have numbers, zeros,
+    -infinity, or these by turns."""
+    p = replace(_typed(PROBLEMS[name], "bfloat16", 128), causal=False)
+    torch.manual_seed(3)
+    mask = torch.randn(p.seqlen_q, p.seqlen_k).to(dtype)
+    at, end = torch.arange(p.seqlen_k), p.seqlen_k // 128 * 128
+    mask[:, (at % 3 == 1) | ((at // 128 % 3 == 1) & (at < end))] = 0
+    mask[:, (at % 3 == 2) | ((at // 128 % 3 == 2) & (at < end))] = -math.inf
+    mask[:, 0] = 1.5
+    return p, mask.cuda()
+
+
+FACTORS_OF = ("few_rows", "split", "blocks", "full")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", FACTORS_OF)
+def test_factors_of_one_are_none(name: str, dtype: torch.dtype) -> None:
+    p, mask = _of_factors(name, dtype)
+    q, k, v = device_inputs(p)
+    ones = torch.ones(p.n_heads, device="cuda")
+    for config in configs_for(replace(p, bias=BIASES["float32"])):
+        given = {"attn_mask": mask, "config": config, "return_lse": True}
+        plain = flashattn.flash_attn_func(q, k, v, **given)
+        found = flashattn.flash_attn_func(q, k, v, mask_head_scale=ones, **given)
+        assert all(torch.equal(a, b) for a, b in zip(plain, found)), config
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.5, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", FACTORS_OF)
+def test_any_factor_hides_what_is_hidden_and_adds_no_zero(
+    name: str, dtype: torch.dtype, factor: float
+) -> None:
+    """Also in blocks that have nothing else, beside the mask, and where it covers a few keys."""
+    p, mask = _of_factors(name, dtype)
+    q, k, v = device_inputs(p)
+    factors = torch.ones(p.n_heads, device="cuda")
+    factors[-1] = factor
+    zeros = torch.where(mask == -math.inf, mask, 0)
+    for config in configs_for(replace(p, bias=BIASES["float32"])):
+        given = {"config": config, "return_lse": True}
+        for part, n_keys in ((zeros, None), (zeros[:, -37:].contiguous(), 37)):
+            given["mask_keys"] = n_keys
+            plain = flashattn.flash_attn_func(q, k, v, attn_mask=part, **given)
+            found = flashattn.flash_attn_func(
+                q, k, v, attn_mask=part, mask_head_scale=factors, **given
+            )
+            for a, b in zip(plain, found):
+                torch.testing.assert_close(a, b, equal_nan=False, atol=1e-5, rtol=1e-2)
+        given["mask_keys"] = None
+        o, lse = flashattn.flash_attn_func(
+            q, k, v, attn_mask=mask, mask_head_scale=factors, **given
+        )
+        assert o[:, :, :-1].isfinite().all() and lse[:, :-1].isfinite().all(), config
+        assert bool(o[:, :, -1].isnan().all()) != math.isfinite(factor), config
+        assert bool(lse[:, -1].isnan().all()) != math.isfinite(factor), config
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_product_hides_no_key(dtype: torch.dtype) -> None:
+    p = _typed(PROBLEMS["blocks"], "bfloat16", 64)
+    q, k, v = device_inputs(p)
+    mask = torch.full((p.seqlen_q, p.seqlen_k), -65504.0, device="cuda").to(dtype)
+    factors = torch.tensor([3e38, math.inf], device="cuda")[: p.n_heads]
+    expected = v.float().mean(1, keepdim=True)
+    expected = expected.repeat_interleave(p.n_heads // p.n_heads_kv, 2).expand(q.shape)
+    for config in configs_for(replace(p, bias=BIASES["float32"])):
+        o = flashattn.flash_attn_func(
+            q * 0, k, v, attn_mask=mask, mask_head_scale=factors, config=config
+        )
         torch.testing.assert_close(o.float(), expected, atol=2e-3, rtol=2e-2)
 
 

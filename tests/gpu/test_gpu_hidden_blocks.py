@@ -54,6 +54,7 @@ BIASES = {
     "last_keys": BiasCase(kind="float16", n_keys=301, from_end=True, **SQUARES),
     "last_bits": BiasCase(kind="bits", n_keys=530, from_end=True, **SQUARES),
     "repeated": BiasCase(kind="float32", repeats="bhq", **SQUARES),
+    "factors": BiasCase(kind="float16", repeats="h", factors=True, **SQUARES),
     "nothing": BiasCase(kind="bits", **{**SQUARES, "hidden_blocks": 1.0, "shown_blocks": 0.0}),
 }
 every_type = pytest.mark.parametrize(("dtype", "d_head"), TYPES)

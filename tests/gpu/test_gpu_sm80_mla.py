@@ -48,6 +48,7 @@ BIASES = {
     "float16": BiasCase(slopes=2, kind="float16"),
     "float32": BiasCase(kind="float32", n_keys=91, from_end=True),
     "bits": BiasCase(slopes=1, kind="bits", hidden=0.9),
+    "factors": BiasCase(kind="float16", repeats="bh", factors=True),
 }
 
 pytestmark = pytest.mark.skipif(not ROWS, reason="needs compute capability 8.0 or newer")

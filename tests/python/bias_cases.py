@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from problems import AttentionProblem
 
 KINDS = ("float32", "float16", "bfloat16", "bool", "bits")
+NUMBERS = KINDS[:3]
 BLOCK = 128
 
 
@@ -34,6 +35,7 @@ class BiasCase:
     strided: bool = False
     hidden_blocks: float = 0.0  # share of squares
     shown_blocks: float = 0.0
+    factors: bool = False  # heads have factors of their own, one of them 0 and one negative
     seed: int = 0
 
     def options(self, p: AttentionProblem) -> dict[str, object]:
@@ -81,6 +83,10 @@ def _options(case: BiasCase, p: AttentionProblem) -> dict[str, object]:
     if case.kind is not None:
         found["attn_mask"] = case._mask(p, rng)
         found["mask_keys"] = found["attn_mask"].shape[-1] if case.from_end else None
+    if case.factors:
+        factors = (2.0 ** rng.uniform(-6, 1, p.n_heads)).astype(np.float32)
+        factors[1::4], factors[2::4] = -factors[1::4], 0
+        found["mask_head_scale"] = factors
     return found
 
 

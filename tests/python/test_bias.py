@@ -6,17 +6,18 @@ or private, copies of pages, split keys that merge.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import flashattn
 import numpy as np
 import pytest
 import task_problems
-from bias_cases import KINDS, BiasCase, packed
+from bias_cases import KINDS, NUMBERS, BiasCase, packed
 from flashattn import oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory import E4M3
+from memory import E4M3, dtype_of
 from pairwise import combined
 from problems import (
     AttentionProblem,
@@ -52,6 +53,11 @@ BIASES = {
     "last_bits": BiasCase(slopes=2, kind="bits", n_keys=33, from_end=True),
     "repeated": BiasCase(kind="float32", repeats="bhq"),
     "repeated_heads": BiasCase(kind="bits", repeats="h"),
+    "factors": BiasCase(kind="float16", repeats="bh", factors=True),
+    "factors_and_slopes": BiasCase(slopes=2, kind="float32", factors=True),
+    "factors_of_bfloat16": BiasCase(kind="bfloat16", repeats="h", factors=True),
+    "factors_apart": BiasCase(kind="float16", strided=True, factors=True),
+    "factors_of_last_keys": BiasCase(kind="float32", n_keys=61, from_end=True, factors=True),
 }
 
 
@@ -94,6 +100,8 @@ def test_random_problems(data: st.DataObject) -> None:
         strided=draw(st.booleans()),
         seed=draw(st.integers(0, 2**31)),
     )
+    if bias.kind in NUMBERS:
+        bias = replace(bias, factors=draw(st.booleans()))
     if draw(st.booleans()):
         bias = replace(bias, from_end=True, n_keys=draw(st.integers(1, 200)))
     p = replace(p, dtype=dtype, bias=bias, seed=bias.seed, causal=draw(st.booleans()))
@@ -195,6 +203,111 @@ def test_the_least_finite_number_leaves_a_mean() -> None:
         o = flashattn.flash_attn_func(q, k, v, attn_mask=mask)
         expected = np.broadcast_to(v.mean(1, keepdims=True), o.shape)
         np.testing.assert_allclose(o, expected, rtol=1e-4, atol=1e-5)
+
+
+# ---- Factors of heads ----
+
+
+def _of_factors(name: str) -> tuple[AttentionProblem, np.ndarray]:
+    """Returns a problem and a mask for all its heads, in which the keys take turns: they have a
+    number, 0 or -infinity, or, the last ones, no column."""
+    p = replace(PROBLEMS[name], causal=False)
+    mask = np.random.default_rng(3).standard_normal((p.seqlen_q, p.seqlen_k)).astype(np.float32)
+    mask[:, 1::3], mask[:, 2::3] = 0, -INF
+    return p, mask
+
+
+@pytest.mark.parametrize("name", ["one_row", "few_rows", "many_rows", "split"])
+def test_factors_multiply_a_mask_of_their_heads(name: str) -> None:
+    """A mask of all heads with factors is one of each head, to the bit; factors of 1 are none."""
+    p, mask = _of_factors(name)
+    inputs, ones = make_inputs(p), np.ones(p.n_heads, np.float32)
+    factors = np.array([0.5, -2, 0.0, 4] * p.n_heads, np.float32)[: p.n_heads]
+    with np.errstate(invalid="ignore"):
+        of_heads = np.where(mask == -INF, mask, factors[:, None, None] * mask)
+    for config in configs_for(p):
+        results = [
+            flashattn.flash_attn_func(*inputs, config=config, return_lse=True, **given)
+            for given in (
+                {"attn_mask": mask, "mask_head_scale": factors},
+                {"attn_mask": of_heads},
+                {"attn_mask": mask, "mask_head_scale": ones},
+                {"attn_mask": mask},
+            )
+        ]
+        for found, same in (results[:2], results[2:]):
+            assert [x.tobytes() for x in found] == [x.tobytes() for x in same], config
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.5, NAN, INF, -INF])
+def test_any_factor_hides_what_is_hidden_and_adds_no_zero(factor: float) -> None:
+    """Also in blocks that have nothing but one of them, and beside the mask."""
+    for name in ("one_row", "few_rows", "many_rows", "split"):
+        p, mask = _of_factors(name)
+        q, k, v = make_inputs(p)
+        factors = np.ones(p.n_heads, np.float32)
+        factors[-1] = factor
+        unmultiplied = mask.copy()
+        unmultiplied[:, ::3] = 0
+        unmultiplied[:, : p.seqlen_k // 3] = -INF
+        k_nan = k.copy()
+        k_nan[:, np.isinf(unmultiplied[0])] = NAN
+        for config in configs_for(p):
+            found, plain = (
+                flashattn.flash_attn_func(
+                    q, k_nan, v, attn_mask=unmultiplied, config=config, **given
+                )
+                for given in ({"mask_head_scale": factors}, {})
+            )
+            assert found.tobytes() == plain.tobytes() and np.isfinite(found).all(), config
+            given = {"attn_mask": mask, "mask_head_scale": factors, "config": config}
+            o, lse = flashattn.flash_attn_func(q, k, v, return_lse=True, **given)
+            assert np.isfinite(o[:, :, :-1]).all(), config
+            assert np.isnan(o[:, :, -1]).all() != math.isfinite(factor), config
+            assert np.isnan(lse[:, -1]).all() != math.isfinite(factor), config
+
+
+def test_columns_beside_a_mask_have_no_factor() -> None:
+    p = AttentionProblem(1, 20, 70, 2, 2, 32, seqused_k=(70,))
+    q, k, v = make_inputs(p)
+    mask = np.zeros((20, 30), np.float32)
+    factors = np.full(2, NAN, np.float32)
+    for config in configs_for(p):
+        given = {"seqused_k": np.array([70], np.int32), "mask_keys": 30, "config": config}
+        found = flashattn.flash_attn_func(q, k, v, attn_mask=mask, mask_head_scale=factors, **given)
+        plain = flashattn.flash_attn_func(q, k, v, attn_mask=mask, **given)
+        assert found.tobytes() == plain.tobytes() and np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_product_hides_no_key(dtype: str) -> None:
+    """Where all keys have the least number, O is a mean of all, whatever it is multiplied by."""
+    p = AttentionProblem(1, 40, 70, 2, 2, 32)
+    q, k, v = make_inputs(p)
+    q[...] = 0
+    mask = np.full((40, 70), -65504, np.float32).astype(dtype_of(dtype))
+    mask[:, 35:] = 2 * mask[:, 35:] if dtype != "float16" else mask[:, 35:]
+    factors = np.array([3e38, INF], np.float32)
+    for config in configs_for(p):
+        o = flashattn.flash_attn_func(
+            q, k, v, attn_mask=mask, mask_head_scale=factors, config=config
+        )
+        expected = np.broadcast_to(v.mean(1, keepdims=True), o.shape)
+        np.testing.assert_allclose(o, expected, rtol=1e-4, atol=1e-5, err_msg=config)
+
+
+def test_alibi_is_a_mask_of_distances_with_factors() -> None:
+    for name in ("few_rows", "many_rows", "split"):
+        p = PROBLEMS[name]
+        q, k, v = make_inputs(p)
+        places = np.arange(p.seqlen_q)[:, None] + p.seqlen_k - p.seqlen_q
+        distances = -np.abs(places - np.arange(p.seqlen_k)).astype(np.float32)
+        slopes = (2.0 ** -np.arange(1, p.n_heads + 1)).astype(np.float32)
+        alibi = flashattn.flash_attn_func(q, k, v, causal=True, alibi_slopes=slopes)
+        found = flashattn.flash_attn_func(
+            q, k, v, causal=True, attn_mask=distances, mask_head_scale=slopes
+        )
+        np.testing.assert_allclose(found, alibi, rtol=1e-4, atol=1e-5)
 
 
 # ---- Trees, documents, prefixes ----

@@ -51,6 +51,10 @@ def test_strides_and_foreign_arrays() -> None:
     for x, s in ((apart, slopes), (DLPackArray(mask), DLPackArray(SLOPES))):
         found = flashattn.flash_attn_func(Q, K, V, attn_mask=x, alibi_slopes=s)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    expected, _ = oracle.attention(Q, K, V, attn_mask=mask, mask_head_scale=SLOPES)
+    for s in (SLOPES, DLPackArray(SLOPES)):
+        found = flashattn.flash_attn_func(Q, K, V, attn_mask=mask, mask_head_scale=s)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_nothing_to_mask() -> None:
@@ -97,6 +101,27 @@ BITS = np.zeros((5, 1), np.uint32)
         (
             {"alibi_slopes": np.zeros(8, np.float32)[::2]},
             "alibi_slopes has a stride of 2 elements from head to head, not 1",
+        ),
+        ({"mask_head_scale": SLOPES}, "mask_head_scale is given without attn_mask or mask_bits"),
+        (
+            {"attn_mask": MASK, "mask_head_scale": SLOPES[:3]},
+            r"mask_head_scale has shape \(3,\), not \(4,\): one per query head",
+        ),
+        (
+            {"attn_mask": MASK, "mask_head_scale": SLOPES.astype(np.float16)},
+            "mask_head_scale is float16, not float32",
+        ),
+        (
+            {"attn_mask": MASK, "mask_head_scale": np.zeros(8, np.float32)[::2]},
+            "mask_head_scale has a stride of 2 elements from head to head, not 1",
+        ),
+        (
+            {"attn_mask": MASK > 0, "mask_head_scale": SLOPES},
+            "mask_head_scale is given, and attn_mask is bool: bits are not multiplied",
+        ),
+        (
+            {"mask_bits": BITS, "mask_head_scale": SLOPES},
+            "mask_head_scale is given, and the mask is mask_bits: bits are not multiplied",
         ),
         ({"attn_mask": MASK[::-1]}, "mask.stride_query is -7: negative"),
     ],

@@ -167,6 +167,7 @@ def test_the_last_word_of_bits_counts_whole(n_keys: int, is_apart: bool) -> None
     mask = call.structs["mask"]
     mask.kind, mask.n_keys = _abi.FLASH_MASK_BITS, n_keys
     mask.stride_batch = mask.stride_head = mask.stride_query = mask.stride_key = 0
+    mask.head_scale = None
     call.point("mask.data", call.arrays["o"].ctypes.data - 4)
     assert (call.run() == 0) == is_apart, last_error()
 

@@ -66,6 +66,11 @@ def _bias(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
     return torch_ops.flash_attn_func(q, k, v, alibi_slopes=SLOPES, attn_mask=MASK, causal=True)
 
 
+def _factors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+    numbers = torch.where(MASK, 0.5, -torch.inf)
+    return torch_ops.flash_attn_func(q, k, v, attn_mask=numbers, mask_head_scale=SLOPES)
+
+
 def _into(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
     out, lse = torch.empty_like(q), q.new_empty(q.shape[0], q.shape[2], q.shape[1])
     torch_ops.flash_attn_func(q, k, v, out=out, lse=lse)
@@ -93,8 +98,7 @@ def _inputs(name: str) -> list[torch.Tensor]:
 
 FUNCTIONS = {
     "padded": _padded, "ragged": _ragged, "paged": _paged, "e4m3": _e4m3, "sinks": _sinks,
-    "bias": _bias,
-    "into": _into, "merged": _merged,
+    "bias": _bias, "factors": _factors, "into": _into, "merged": _merged,
 }  # fmt: skip
 every_function = pytest.mark.parametrize("name", FUNCTIONS)
 

@@ -224,7 +224,7 @@ def test_it_leaves_alone_what_it_does_not_know() -> None:
     others = {
         "out_dtype": torch.float32, "alibi_slopes": torch.ones(4),
         "attn_mask": torch.zeros(5, 5), "mask_bits": torch.ones(1, 1, 5, 1, dtype=torch.int32),
-        "mask_keys": 3,
+        "mask_keys": 3, "mask_head_scale": torch.ones(4),
     }  # fmt: skip
     for name, value in others.items():
         assert extension.forward(*call_of(q, k, v, **{name: value})) is None, name

@@ -74,6 +74,13 @@ PROBLEMS = {
         2, 40, 70, 4, 2, 64, causal=True, bias=BiasCase(slopes=2, kind="float16", repeats="h")
     ),
     "bool mask": AttentionProblem(2, 40, 70, 4, 2, 64, bias=BiasCase(kind="bool", repeats="b")),
+    "mask with factors": AttentionProblem(
+        2, 40, 70, 4, 2, 64, bias=BiasCase(kind="float16", repeats="bh", factors=True)
+    ),
+    "ragged, mask with factors": AttentionProblem(
+        2, 40, 70, 4, 2, 64, cu_seqlens_q=(0, 40, 41), cu_seqlens_k=(0, 70, 103),
+        bias=BiasCase(kind="float32", n_keys=39, from_end=True, factors=True),
+    ),
     "ragged, bits": AttentionProblem(
         2, 40, 70, 4, 2, 64, cu_seqlens_q=(0, 40, 41), cu_seqlens_k=(0, 70, 103),
         bias=BiasCase(slopes=1, kind="bits", n_keys=39, from_end=True),

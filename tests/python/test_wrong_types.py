@@ -25,13 +25,14 @@ RAGGED = {
 PAGES = {"page_table": np.zeros((1, 1), np.int32), "seqused_k": np.array([3], np.int32)}
 FLAT = {**PAGES, "page_table": np.zeros(1, np.int32)}
 OF_PAGES = {"page_table", "v_page_table", "page_indptr", "page_rows", "seqused_k"}
+OF_MASKS = {"mask_keys", "mask_head_scale"}
 TABLES = {"rotary_cos": np.ones((16, 4), np.float32), "rotary_sin": np.ones((16, 4), np.float32)}
 
 
 def _calls(name: str) -> Iterator[tuple[str, list[np.ndarray], dict[str, Any]]]:
     """Yields functions with arguments that do, one of which is then replaced."""
     if name not in RAGGED:
-        yield "flash_attn_func", [Q, KV, KV], MASK if name == "mask_keys" else {}
+        yield "flash_attn_func", [Q, KV, KV], MASK if name in OF_MASKS else {}
         yield "flash_attn_func", [Q, KV, KV], FLAT if name == "page_indptr" else PAGES
     if name in OF_PAGES:
         return

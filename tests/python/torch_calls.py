@@ -51,7 +51,7 @@ def options_of(p: AttentionProblem) -> dict[str, Any]:
     for name in ("k_descale", "v_descale", "sinks"):
         if isinstance(options[name], np.ndarray):
             options[name] = torch.from_numpy(options[name])
-    for name in ("alibi_slopes", "attn_mask", "mask_bits"):
+    for name in ("alibi_slopes", "attn_mask", "mask_bits", "mask_head_scale"):
         if options.get(name) is not None:
             array = options[name]
             options[name] = to_tensor(array.view("i4") if array.dtype == np.uint32 else array)

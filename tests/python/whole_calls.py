@@ -158,6 +158,7 @@ def _put_bias(call: Call) -> None:
     mask = _abi.flash_mask_t(kind=_abi.FLASH_MASK_ADD, n_keys=SEQLEN_K)
     call.put_struct("mask", mask)
     call.put("mask.data", call.random(*call.arrays["lse"].shape, SEQLEN_K))
+    call.put("mask.head_scale", call.random(N_HEADS))
     axes = ("key", "query", "head", "batch")
     for i, name in enumerate(axes[: call.arrays["mask.data"].ndim]):
         call.put_stride(f"mask.stride_{name}", "mask.data", call.arrays["mask.data"].ndim - 1 - i)

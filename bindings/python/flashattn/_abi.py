@@ -217,6 +217,7 @@ class flash_mask_t(_SizedStructure):
         ("stride_key", c_int64),
         ("first_key", c_int64),
         ("n_keys", c_int64),
+        ("head_scale", c_void_p),
     ]
 
 

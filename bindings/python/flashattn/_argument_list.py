@@ -87,6 +87,7 @@ ATTENTION = (
     Argument("attention_chunk", INTEGER, 0, "mask"),
     Argument("leftpad_k", LENGTHS, None, "lengths"),
     Argument("n_multiprocessors", COUNT, 0, "launch"),
+    Argument("mask_head_scale", ARRAY, None, "bias"),
 )
 OUTPUTS = (
     Argument("out", ARRAY, None, "outputs"),

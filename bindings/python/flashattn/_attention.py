@@ -54,6 +54,7 @@ def flash_attn_func(
     attn_mask: Any = None,
     mask_bits: Any = None,
     mask_keys: int | None = None,
+    mask_head_scale: Any = None,
     seqused_q: Any = None,
     seqused_k: Any = None,
     leftpad_k: Any = None,
@@ -98,6 +99,9 @@ def flash_attn_func(
                      key j is bit j % 32, from the lowest on, of word j // 32
     mask_keys        the mask's last axis covers the last mask_keys keys of each sequence, and those
                      before are visible: a tree of drafts behind a prefix
+    mask_head_scale  [n_heads] float32: a factor for each query head, by which the numbers of
+                     attn_mask are multiplied, as slopes are with a mask of distances. Whatever it
+                     is, -inf hides a key and 0 adds nothing
     seqused_q        [batch] int32: only the first seqused_q[b] queries of sequence b exist; rows of
                      out and lse beyond them are not written
     seqused_k        [batch] int32: only the first seqused_k[b] keys of sequence b exist
@@ -169,6 +173,7 @@ def flash_attn_varlen_func(
     attn_mask: Any = None,
     mask_bits: Any = None,
     mask_keys: int | None = None,
+    mask_head_scale: Any = None,
     batch_invariant: bool = False,
     n_multiprocessors: int = 0,
     return_lse: bool = False,

@@ -48,12 +48,34 @@ def slopes_view(array: Any, sizes: Sizes, stream: int) -> View:
     return found
 
 
+def _factors_view(array: Any, n_heads: int, stream: int) -> View:
+    """Returns a view of mask_head_scale, [n_heads] of float32."""
+    found = _tensor.view(array, "mask_head_scale", stream)
+    if found.dtype != "float32":
+        raise ValueError(f"mask_head_scale is {found.dtype}, not float32")
+    if found.shape != (n_heads,):
+        raise ValueError(
+            f"mask_head_scale has shape {found.shape}, not ({n_heads},): one per query head"
+        )
+    if n_heads > 1 and found.strides != (1,):
+        raise ValueError(
+            f"mask_head_scale has a stride of {found.strides[0]} elements from head to head, not 1"
+        )
+    return found
+
+
 class Mask:
-    """Holds the mask of one call: `struct` points into the caller's array, which the view keeps
-    alive, or into bits that were packed of a bool array."""
+    """Holds the mask of one call: `struct` points into the caller's arrays, which the views keep
+    alive, or into bits that were packed of a bool array. `arrays` has the views by their names."""
 
     def __init__(
-        self, attn_mask: Any, mask_bits: Any, mask_keys: int | None, sizes: Sizes, stream: int
+        self,
+        attn_mask: Any,
+        mask_bits: Any,
+        mask_keys: int | None,
+        head_scale: Any,
+        sizes: Sizes,
+        stream: int,
     ) -> None:
         if attn_mask is not None and mask_bits is not None:
             raise ValueError("attn_mask and mask_bits are given: a call has one mask")
@@ -70,6 +92,9 @@ class Mask:
         else:
             self._check_type("attn_mask", *_tensor.DTYPES, "bool")
             self._set_numbers()
+        self.arrays = {name: self.view}
+        if head_scale is not None:
+            self._set_factors(head_scale, stream)
 
     @property
     def address(self) -> int | None:
@@ -115,6 +140,15 @@ class Mask:
         self._fill("attn_mask", _abi.FLASH_MASK_ADD, self._columns(self.view.shape))
         self.struct.dtype = _tensor.DTYPES[self.view.dtype]
         self.struct.stride_key = self.view.strides[-1]
+
+    def _set_factors(self, head_scale: Any, stream: int) -> None:
+        if self.struct.kind == _abi.FLASH_MASK_BITS:
+            name = next(iter(self.arrays))
+            what = "attn_mask is bool" if name == "attn_mask" else "the mask is mask_bits"
+            raise ValueError(f"mask_head_scale is given, and {what}: bits are not multiplied")
+        found = _factors_view(head_scale, self._sizes.n_heads, stream)
+        self.arrays["mask_head_scale"] = found
+        self.struct.head_scale = found.data
 
     def _fill(self, name: str, kind: int, n_keys: int) -> None:
         strides = self._row_strides(name)

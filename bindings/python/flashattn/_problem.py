@@ -19,6 +19,7 @@ from ._tensor import View
 from .device import device_info
 
 _PAGES = _argument_list.names_of("pages")
+_MASK = tuple(name for name in _argument_list.names_of("bias") if name != "alibi_slopes")
 
 
 class Problem:
@@ -68,7 +69,7 @@ class Problem:
             self._set_scales(q, given["k_descale"], given["v_descale"])
         self._set_sinks(given["sinks"])
         self._set_slopes(given["alibi_slopes"])
-        self._set_bias_mask(given["attn_mask"], given["mask_bits"], given["mask_keys"])
+        self._set_bias_mask(*(given[name] for name in _MASK))
 
     @property
     def o_dtype(self) -> str:
@@ -217,15 +218,17 @@ class Problem:
         if len(self._slopes.shape) == 2:
             self.args.alibi_stride_batch = self._slopes.strides[0]
 
-    def _set_bias_mask(self, attn_mask: Any, mask_bits: Any, mask_keys: int | None) -> None:
+    def _set_bias_mask(
+        self, attn_mask: Any, mask_bits: Any, mask_keys: int | None, head_scale: Any
+    ) -> None:
         if attn_mask is None and mask_bits is None:
-            if mask_keys is not None:
-                raise ValueError("mask_keys is given without attn_mask or mask_bits")
+            for name, value in (("mask_keys", mask_keys), ("mask_head_scale", head_scale)):
+                if value is not None:
+                    raise ValueError(f"{name} is given without attn_mask or mask_bits")
             return
         sizes = self._score_sizes()
-        self._bias_mask = Mask(attn_mask, mask_bits, mask_keys, sizes, self.stream)
-        name = "attn_mask" if mask_bits is None else "mask_bits"
-        _tensor.check_same_device("q", self.q, **{name: self._bias_mask.view})
+        self._bias_mask = Mask(attn_mask, mask_bits, mask_keys, head_scale, sizes, self.stream)
+        _tensor.check_same_device("q", self.q, **self._bias_mask.arrays)
         self.args.mask = self._bias_mask.address
         if self._bias_mask.repeats_column:
             self.args.flags |= _abi.FLASH_FLAG_BROADCAST

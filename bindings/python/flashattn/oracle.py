@@ -21,6 +21,7 @@ Scales = Optional[np.ndarray]  # [batch, n_heads_kv], or one number
 
 
 # P is multiplied by each of these before it is rounded, and divided by it afterwards.
+_LEAST = np.finfo(np.float32).min
 _PLACES_OF_ROUNDING = (1.0, 2**0.25, 2**0.5, 2**0.75)
 
 
@@ -72,11 +73,13 @@ class Bias:
     """Holds what joins scaled scores: slopes of ALiBi [n_heads] or [batch, n_heads], and a mask
     that broadcasts to [batch, n_heads, seqlen_q, n_keys], with ragged queries to [n_heads, total_q,
     n_keys]. A mask of numbers is added, and -infinity hides; one of bool says what is seen.
-    mask_keys says that its columns are the last so many keys of a sequence; None: the first."""
+    mask_keys says that its columns are the last so many keys of a sequence; None: the first.
+    Numbers are multiplied by factors [n_heads], all but -infinity and 0; no product hides."""
 
     slopes: np.ndarray | None
     mask: np.ndarray | None
     mask_keys: int | None
+    factors: np.ndarray | None
 
     def join(self, scores: np.ndarray, b: int, head: int, q_at: tuple) -> np.ndarray:
         """Returns scores [len_q, len_k] of a head of sequence b with the bias. q_at is the index of
@@ -89,7 +92,8 @@ class Bias:
             slope = self.slopes[head] if self.slopes.ndim == 1 else self.slopes[b, head]
             scores -= scores.dtype.type(slope) * distance
         if self.mask is not None:
-            self._mask(scores, self._row_of(b, head, q_at, len_q))
+            factor = 1.0 if self.factors is None else float(self.factors[head])
+            self._mask(scores, self._row_of(b, head, q_at, len_q), factor)
         return scores
 
     def _row_of(self, b: int, head: int, q_at: tuple, len_q: int) -> np.ndarray:
@@ -102,7 +106,7 @@ class Bias:
         rows = mask[q_at[-1]] if mask.shape[0] > 1 else mask
         return np.broadcast_to(rows, (len_q, mask.shape[1]))
 
-    def _mask(self, scores: np.ndarray, mask: np.ndarray) -> None:
+    def _mask(self, scores: np.ndarray, mask: np.ndarray, factor: float) -> None:
         len_k, n_keys = scores.shape[1], mask.shape[1]
         first = 0 if self.mask_keys is None else len_k - n_keys
         columns = np.arange(max(first, 0), min(first + n_keys, len_k))
@@ -111,7 +115,9 @@ class Bias:
             hidden, added = ~covered, 0
         else:
             covered = covered.astype(scores.dtype)
-            hidden, added = covered == -np.inf, covered
+            hidden = covered == -np.inf
+            product = np.maximum(covered * scores.dtype.type(factor), _LEAST)
+            added = np.where(hidden | (covered == 0), covered, product)
         scores[:, columns] = np.where(hidden, -np.inf, scores[:, columns] + added)
 
 
@@ -198,6 +204,7 @@ def _attention(
     alibi_slopes: np.ndarray | None = None,
     attn_mask: np.ndarray | None = None,
     mask_keys: int | None = None,
+    mask_head_scale: np.ndarray | None = None,
     cu_seqlens_q: Lengths = None,
     cu_seqlens_k: Lengths = None,
     seqused_q: Lengths = None,
@@ -213,7 +220,7 @@ def _attention(
     group = n_heads // k.shape[-2] if n_heads else 1
     scale = d_head**-0.5 if softmax_scale is None else softmax_scale
     mask = Mask(causal, *window_size, attention_chunk)
-    bias = Bias(alibi_slopes, attn_mask, mask_keys)
+    bias = Bias(alibi_slopes, attn_mask, mask_keys, mask_head_scale)
     o = np.zeros((len(precision.places), *q.shape[:-1], v.shape[-1]), precision.compute)
     lse = np.full((*q.shape[:-3], n_heads, q.shape[-3]), -np.inf, precision.compute)
 

@@ -58,6 +58,7 @@ def flash_attn_func(
     attn_mask: Tensor | None = None,
     mask_bits: Tensor | None = None,
     mask_keys: int | None = None,
+    mask_head_scale: Tensor | None = None,
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
     leftpad_k: Tensor | None = None,
@@ -88,8 +89,8 @@ def flash_attn_func(
     pages = bias = None
     if not page_table is v_page_table is page_indptr is page_rows is None:
         pages = page_table, v_page_table, page_indptr, page_rows
-    if not alibi_slopes is attn_mask is mask_bits is mask_keys is None:
-        bias = alibi_slopes, attn_mask, mask_bits, mask_keys
+    if not alibi_slopes is attn_mask is mask_bits is mask_keys is mask_head_scale is None:
+        bias = alibi_slopes, attn_mask, mask_bits, mask_keys, mask_head_scale
     call = (
         q, k, v, out, lse, return_lse, out_dtype, None, pages, bias, softmax_scale, causal, left,
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
@@ -133,6 +134,7 @@ def flash_attn_varlen_func(
     attn_mask: Tensor | None = None,
     mask_bits: Tensor | None = None,
     mask_keys: int | None = None,
+    mask_head_scale: Tensor | None = None,
     batch_invariant: bool = False,
     n_multiprocessors: int = 0,
     return_lse: bool = False,
@@ -151,8 +153,8 @@ def flash_attn_varlen_func(
     pages = bias = None
     if not page_table is v_page_table is page_indptr is page_rows is None:
         pages = page_table, v_page_table, page_indptr, page_rows
-    if not alibi_slopes is attn_mask is mask_bits is mask_keys is None:
-        bias = alibi_slopes, attn_mask, mask_bits, mask_keys
+    if not alibi_slopes is attn_mask is mask_bits is mask_keys is mask_head_scale is None:
+        bias = alibi_slopes, attn_mask, mask_bits, mask_keys, mask_head_scale
     call = (
         q, k, v, out, lse, return_lse, out_dtype, ragged, pages, bias, softmax_scale, causal, left,
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,

@@ -10,6 +10,7 @@
 #include "cpu/mask_elements.h"
 #include "cpu/rows.h"
 
+#include <float.h>
 #include <math.h>
 
 /* Finds the rows of slopes and mask of n consecutive rows of the task's first head. */
@@ -62,6 +63,15 @@ static inline vec_t numbers_of_columns(const flash_bias_t *bias, const flash_bia
     return vec_load(FLASH_DTYPE_FP32, numbers);
 }
 
+/* Returns what numbers add: see flash_scaled_number(). */
+static inline vec_t scaled_numbers(vec_t numbers, float factor) {
+    const vec_t least = vec_set1(-FLT_MAX), product = vec_mul(numbers, vec_set1(factor));
+    const __mmask16 as_they_are = _mm512_cmp_ps_mask(numbers, vec_zero(), _CMP_EQ_OQ) |
+                                  _mm512_cmp_ps_mask(numbers, least, _CMP_LT_OQ);
+    return _mm512_mask_mov_ps(vec_select_less(product, least, least, product), as_they_are,
+                              numbers);
+}
+
 /* Returns what the mask adds to scores of a row and 16 keys from `key` on. */
 static inline vec_t mask_of_keys(const flash_bias_t *bias, const flash_bias_row_t *row,
                                  int32_t key) {
@@ -71,7 +81,8 @@ static inline vec_t mask_of_keys(const flash_bias_t *bias, const flash_bias_row_
     if (bias->kind == FLASH_MASK_BITS)
         return _mm512_mask_mov_ps(vec_set1(-INFINITY),
                                   (__mmask16)shown_columns(bias, row, &columns), vec_zero());
-    return numbers_of_columns(bias, row, &columns);
+    const vec_t numbers = numbers_of_columns(bias, row, &columns);
+    return row->factor == 1 ? numbers : scaled_numbers(numbers, row->factor);
 }
 
 /* Adds what joins scores. -infinity hides a key, whatever its score is. */
@@ -109,7 +120,8 @@ static inline void add_mask_to_tile(const flash_bias_t *bias, const flash_bias_r
                                     int32_t key, float *s) {
     vec_t added[VEC_WIDTH];
     for (int i = 0; i < VEC_WIDTH; i++) {
-        const bool again = i > 0 && rows[i].at == rows[i - 1].at;
+        const bool again =
+            i > 0 && rows[i].at == rows[i - 1].at && rows[i].factor == rows[i - 1].factor;
         added[i] = again ? added[i - 1] : mask_of_keys(bias, &rows[i], key);
     }
     vec_transpose(added);

@@ -53,40 +53,56 @@ static inline key_scores_t covered_scores(const flash_bias_t *bias, const flash_
     return covered;
 }
 
-/* Adds numbers that are neighbours in memory. dtype is a constant at each call. */
+/* Adds one number. */
+static inline void add_number(const flash_bias_t *bias, const flash_bias_row_t *row,
+                              const key_scores_t *scores, int32_t i) {
+    const int64_t at = flash_bias_at(bias, row, scores->key + i);
+    const float number = element_load(bias->mask, at, bias->dtype);
+    scores->s[i] = cpu_add_number(scores->s[i], flash_scaled_number(number, row->factor));
+}
+
+/* Adds numbers that are neighbours in memory. has_factor: the row's factor is not 1. It and dtype
+ * are constants at each call. */
 ALWAYS_INLINE void add_neighbours(const flash_bias_t *bias, const flash_bias_row_t *row,
-                                  const key_scores_t *scores, int32_t dtype) {
+                                  const key_scores_t *scores, int32_t dtype, bool has_factor) {
     const int64_t at = flash_bias_at(bias, row, scores->key);
     const vec_t hidden = vec_set1(-INFINITY), least = vec_set1(-FLT_MAX);
+    const vec_t factor = vec_set1(row->factor);
     int32_t i = 0;
     for (; i + VEC_WIDTH <= scores->n; i += VEC_WIDTH) {
         float *s = scores->s + i;
-        const vec_t added = vec_load(dtype, element_at(bias->mask, at + i, dtype));
+        const vec_t number = vec_load(dtype, element_at(bias->mask, at + i, dtype));
+        const vec_t product = has_factor ? vec_mul(number, factor) : number;
+        const vec_t added = has_factor ? vec_select_less(product, least, least, product) : number;
         const vec_t sum = vec_add(vec_load(FLASH_DTYPE_FP32, s), added);
-        vec_store(FLASH_DTYPE_FP32, s, vec_select_less(added, least, hidden, sum));
+        vec_store(FLASH_DTYPE_FP32, s, vec_select_less(number, least, hidden, sum));
     }
     for (; i < scores->n; i++)
-        scores->s[i] = cpu_add_number(scores->s[i], element_load(bias->mask, at + i, dtype));
+        add_number(bias, row, scores, i);
 }
 
+/* Adds numbers that are neighbours, with any factor. dtype is a constant at each call. */
+ALWAYS_INLINE void add_neighbours_of(const flash_bias_t *bias, const flash_bias_row_t *row,
+                                     const key_scores_t *scores, int32_t dtype) {
+    if (row->factor == 1)
+        add_neighbours(bias, row, scores, dtype, false);
+    else
+        add_neighbours(bias, row, scores, dtype, true);
+}
+
+/* A factor that is not finite would turn zeros into NaN, which add nothing. */
 static inline void add_numbers(const flash_bias_t *bias, const flash_bias_row_t *row,
                                const key_scores_t *scores) {
-    const int64_t at = flash_bias_at(bias, row, scores->key);
-    if (bias->stride_key == 1 && bias->dtype == FLASH_DTYPE_FP16) {
-        add_neighbours(bias, row, scores, FLASH_DTYPE_FP16);
-        return;
-    }
-    if (bias->stride_key == 1 && bias->dtype == FLASH_DTYPE_BF16) {
-        add_neighbours(bias, row, scores, FLASH_DTYPE_BF16);
-        return;
-    }
-    if (bias->stride_key == 1) {
-        add_neighbours(bias, row, scores, FLASH_DTYPE_FP32);
-        return;
-    }
-    for (int32_t i = 0; i < scores->n; i++)
-        scores->s[i] = cpu_add_number(
-            scores->s[i], element_load(bias->mask, at + i * bias->stride_key, bias->dtype));
+    DTYPES_KNOWN(5); /* numbers are of no other type */
+    if (bias->stride_key != 1 || !isfinite(row->factor))
+        for (int32_t i = 0; i < scores->n; i++)
+            add_number(bias, row, scores, i);
+    else if (bias->dtype == FLASH_DTYPE_FP16)
+        add_neighbours_of(bias, row, scores, FLASH_DTYPE_FP16);
+    else if (bias->dtype == FLASH_DTYPE_BF16)
+        add_neighbours_of(bias, row, scores, FLASH_DTYPE_BF16);
+    else
+        add_neighbours_of(bias, row, scores, FLASH_DTYPE_FP32);
 }
 
 /* Hides keys whose bit is 0. A word is read once for its keys. */

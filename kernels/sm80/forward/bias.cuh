@@ -67,17 +67,19 @@ static __device__ __forceinline__ void hide_by_bits(score_tile<C> &s, const flas
 }
 
 /* Returns a score with a number of the mask; -infinity hides the key, whatever its score is. */
-template <int DTYPE>
-static __device__ __forceinline__ float with_number(float score, float number) {
+template <int DTYPE, bool HAS_FACTORS>
+static __device__ __forceinline__ float with_number(float score, float number, float factor) {
     if (number == -INFINITY)
         return number;
-    if constexpr (DTYPE == FLASH_DTYPE_FP16) /* no number is large */
+    if constexpr (HAS_FACTORS)
+        return score + log2_bias(flash_scaled_number(number, factor));
+    else if constexpr (DTYPE == FLASH_DTYPE_FP16) /* no number is large */
         return fmaf(number, log2_e, score);
     else
         return score + log2_bias(number);
 }
 
-template <flash_config_t C, int DTYPE>
+template <flash_config_t C, int DTYPE, bool HAS_FACTORS>
 static __device__ __forceinline__ void add_numbers(score_tile<C> &s, const flash_params_t &params,
                                                    const query_tile_t &tile, int32_t block) {
     const flash_bias_t &bias = params.bias;
@@ -87,23 +89,33 @@ static __device__ __forceinline__ void add_numbers(score_tile<C> &s, const flash
                           if ((uint32_t)column >= (uint32_t)bias.n_keys)
                               return;
                           const int64_t at = row.at + column * bias.stride_key;
-                          score = with_number<DTYPE>(score, dtype_load<DTYPE>(bias.mask, at));
+                          score = with_number<DTYPE, HAS_FACTORS>(
+                              score, dtype_load<DTYPE>(bias.mask, at), row.factor);
                       });
+}
+
+template <flash_config_t C, bool HAS_FACTORS>
+static __device__ __forceinline__ void
+add_numbers_of_type(score_tile<C> &s, const flash_params_t &params, const query_tile_t &tile,
+                    int32_t block) {
+    DTYPES_KNOWN(5); /* numbers are of no other type */
+    if (params.bias.dtype == FLASH_DTYPE_FP16)
+        add_numbers<C, FLASH_DTYPE_FP16, HAS_FACTORS>(s, params, tile, block);
+    else if (params.bias.dtype == FLASH_DTYPE_BF16)
+        add_numbers<C, FLASH_DTYPE_BF16, HAS_FACTORS>(s, params, tile, block);
+    else
+        add_numbers<C, FLASH_DTYPE_FP32, HAS_FACTORS>(s, params, tile, block);
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void add_mask(score_tile<C> &s, const flash_params_t &params,
                                                 const query_tile_t &tile, int32_t block) {
-    const flash_bias_t &bias = params.bias;
-    DTYPES_KNOWN(5); /* numbers are of no other type */
-    if (bias.kind == FLASH_MASK_BITS)
+    if (params.bias.kind == FLASH_MASK_BITS)
         hide_by_bits<C>(s, params, tile, block);
-    else if (bias.dtype == FLASH_DTYPE_FP16)
-        add_numbers<C, FLASH_DTYPE_FP16>(s, params, tile, block);
-    else if (bias.dtype == FLASH_DTYPE_BF16)
-        add_numbers<C, FLASH_DTYPE_BF16>(s, params, tile, block);
+    else if (params.bias.head_scale == NULL)
+        add_numbers_of_type<C, false>(s, params, tile, block);
     else
-        add_numbers<C, FLASH_DTYPE_FP32>(s, params, tile, block);
+        add_numbers_of_type<C, true>(s, params, tile, block);
 }
 
 /* Adds the bias; scores are in the exponent of 2 then. mask_changes: the mask is to be added. */

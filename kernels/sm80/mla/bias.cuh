@@ -92,6 +92,15 @@ static __device__ __forceinline__ void take_numbers(own_biases<C> &biases, const
     });
 }
 
+/* Multiplies numbers by the factors of their rows. */
+template <flash_config_t C>
+static __device__ __forceinline__ void scale_numbers(own_biases<C> &biases,
+                                                     const mla_exchange<C> &shared) {
+    for_each_own<C>([&](int n, int i, int32_t) {
+        biases.of[n][i] = flash_scaled_number(biases.of[n][i], bias_row<C>(shared, i / 2).factor);
+    });
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void take_mask(own_biases<C> &biases, const flash_bias_t &bias,
                                                  const mla_exchange<C> &shared, int32_t column) {
@@ -104,6 +113,8 @@ static __device__ __forceinline__ void take_mask(own_biases<C> &biases, const fl
         take_numbers<C, FLASH_DTYPE_BF16>(biases, bias, shared, column);
     else
         take_numbers<C, FLASH_DTYPE_FP32>(biases, bias, shared, column);
+    if (bias.head_scale != NULL)
+        scale_numbers<C>(biases, shared);
 }
 
 /* ---- ALiBi and masks ---- */

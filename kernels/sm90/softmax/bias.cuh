@@ -62,8 +62,9 @@ template <flash_config_t C, typename R>
 static __device__ __forceinline__ void repair_scores(score_tile<C> &s, const flash_bias_t &bias,
                                                      const bias_keys_t &keys, const R &row_of) {
     if (mask_covers<C>(bias, keys))
-        for_each_number<C>(s, bias, keys, row_of,
-                           [](float &score, float number) { hide_if(number == -INFINITY, score); });
+        for_each_number<C>(s, bias, keys, row_of, [](float &score, float number, int) {
+            hide_if(number == -INFINITY, score);
+        });
 #pragma unroll
     for (int i = 0; i < score_registers<C>; ++i)
         raise_finite(s.s[i], least_max);

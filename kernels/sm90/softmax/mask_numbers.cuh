@@ -9,33 +9,46 @@
 #include "sm90/ptx/predicated.cuh"
 #include "sm90/softmax/bias_keys.cuh"
 
-/* Adds pair i of elements that lie side by side to two scores. */
+/* Loads pair i of elements that lie side by side. */
 template <int DTYPE>
-static __device__ __forceinline__ void add_pair(float &low, float &high, float scale,
-                                                const void *elements, int i);
+static __device__ __forceinline__ float2 load_pair(const void *elements, int i);
 
 template <>
-__device__ __forceinline__ void add_pair<FLASH_DTYPE_FP16>(float &low, float &high, float scale,
-                                                           const void *elements, int i) {
-    const float2 pair = fp32_from_fp16_pair(__ldg(static_cast<const uint32_t *>(elements) + i));
-    low = fmaf(low, scale, pair.x);
-    high = fmaf(high, scale, pair.y);
+__device__ __forceinline__ float2 load_pair<FLASH_DTYPE_FP16>(const void *elements, int i) {
+    return fp32_from_fp16_pair(__ldg(static_cast<const uint32_t *>(elements) + i));
 }
 
 template <>
-__device__ __forceinline__ void add_pair<FLASH_DTYPE_BF16>(float &low, float &high, float scale,
-                                                           const void *elements, int i) {
+__device__ __forceinline__ float2 load_pair<FLASH_DTYPE_BF16>(const void *elements, int i) {
     const uint32_t pair = __ldg(static_cast<const uint32_t *>(elements) + i);
-    low = fmaf(low, scale, __uint_as_float(pair << 16));
-    high = fmaf(high, scale, __uint_as_float(pair & 0xffff0000u));
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
 }
 
 template <>
-__device__ __forceinline__ void add_pair<FLASH_DTYPE_FP32>(float &low, float &high, float scale,
-                                                           const void *elements, int i) {
-    const float2 pair = __ldg(static_cast<const float2 *>(elements) + i);
-    low = fmaf(low, scale, pair.x);
-    high = fmaf(high, scale, pair.y);
+__device__ __forceinline__ float2 load_pair<FLASH_DTYPE_FP32>(const void *elements, int i) {
+    return __ldg(static_cast<const float2 *>(elements) + i);
+}
+
+/* The numbers of the thread's two rows are multiplied by this. Most masks have no factors. */
+template <bool HAS_FACTORS> struct number_scale {};
+template <> struct number_scale<true> { float of_row[2]; };
+
+template <bool HAS_FACTORS, typename R>
+static __device__ __forceinline__ number_scale<HAS_FACTORS> find_number_scale(const R &row_of) {
+    if constexpr (HAS_FACTORS)
+        return {{row_of(0).factor, row_of(1).factor}};
+    else
+        return {};
+}
+
+/* Returns what a number of a row adds. */
+template <bool HAS_FACTORS>
+static __device__ __forceinline__ float
+added_number(float number, const number_scale<HAS_FACTORS> &scale, int half) {
+    if constexpr (HAS_FACTORS)
+        return flash_scaled_number(number, scale.of_row[half]);
+    else
+        return number;
 }
 
 /* Says whether the mask covers the whole block, and whether two neighbours, of which the first has
@@ -50,18 +63,21 @@ static __device__ __forceinline__ bool has_pairs(const flash_bias_t &bias,
            keys.column + C.B_c <= bias.n_keys;
 }
 
-template <flash_config_t C, int DTYPE, typename R>
+template <flash_config_t C, int DTYPE, bool HAS_FACTORS, typename R>
 static __device__ __forceinline__ void add_pairs(score_tile<C> &s, const flash_bias_t &bias,
                                                  const bias_keys_t &keys,
                                                  const score_scale_t &scale, const R &row_of) {
+    const number_scale<HAS_FACTORS> factors = find_number_scale<HAS_FACTORS>(row_of);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int64_t at = row_of(half).at + (int32_t)keys.column + tile_column();
         const char *elements = static_cast<const char *>(bias.mask) + at * dtype_size(DTYPE);
 #pragma unroll
         for (int i = 0; i < C.B_c / 8; ++i) {
+            const float2 pair = load_pair<DTYPE>(elements, 4 * i);
             float *x = &s.s[4 * i + 2 * half];
-            add_pair<DTYPE>(x[0], x[1], scale.of_row[half], elements, 4 * i);
+            x[0] = fmaf(x[0], scale.of_row[half], added_number(pair.x, factors, half));
+            x[1] = fmaf(x[1], scale.of_row[half], added_number(pair.y, factors, half));
         }
     }
 }
@@ -78,10 +94,10 @@ static __device__ __forceinline__ float load_number_if(bool wanted, const char *
     return dtype == FLASH_DTYPE_FP16 ? half : __uint_as_float(is_wide ? bits : bits << 16);
 }
 
-/* Calls f(score, number) for each of the thread's scores; number: an element of any type, which may
- * lie apart, or 0 where the mask does not cover the key. It goes by 16 keys, to pass over those
- * that the mask does not cover; the branches also keep ptxas from loading more at once than there
- * are registers for. */
+/* Calls f(score, number, half) for each of the thread's scores; number: an element of any type,
+ * which may lie apart, or 0 where the mask does not cover the key; half: which row. It goes by 16
+ * keys, to pass over those that the mask does not cover; the branches also keep ptxas from loading
+ * more at once than there are registers for. */
 template <flash_config_t C, typename R, typename F>
 static __device__ __forceinline__ void for_each_number(score_tile<C> &s, const flash_bias_t &bias,
                                                        const bias_keys_t &keys, const R &row_of,
@@ -104,8 +120,28 @@ static __device__ __forceinline__ void for_each_number(score_tile<C> &s, const f
                 const bool exists =
                     (uint32_t)(column + tile_column() + key) < (uint32_t)bias.n_keys;
                 f(s.s[key / 8 * 4 + 2 * half + i % 2],
-                  load_number_if(exists, rows[half] + key * step, bias.dtype));
+                  load_number_if(exists, rows[half] + key * step, bias.dtype), half);
             }
+}
+
+template <flash_config_t C, bool HAS_FACTORS, typename R>
+static __device__ __forceinline__ void
+add_apart_or_pairs(score_tile<C> &s, const flash_bias_t &bias, const bias_keys_t &keys,
+                   const score_scale_t &scale, const R &row_of) {
+    DTYPES_KNOWN(5); /* numbers are of no other type */
+    if (!has_pairs<C>(bias, keys)) {
+        const number_scale<HAS_FACTORS> factors = find_number_scale<HAS_FACTORS>(row_of);
+        scale_scores<C>(s, scale);
+        for_each_number<C>(s, bias, keys, row_of, [&](float &score, float number, int half) {
+            score += added_number(number, factors, half);
+        });
+    } else if (bias.dtype == FLASH_DTYPE_FP16) {
+        add_pairs<C, FLASH_DTYPE_FP16, HAS_FACTORS>(s, bias, keys, scale, row_of);
+    } else if (bias.dtype == FLASH_DTYPE_BF16) {
+        add_pairs<C, FLASH_DTYPE_BF16, HAS_FACTORS>(s, bias, keys, scale, row_of);
+    } else {
+        add_pairs<C, FLASH_DTYPE_FP32, HAS_FACTORS>(s, bias, keys, scale, row_of);
+    }
 }
 
 /* Adds numbers. -infinity does not hide a score yet that is NaN or infinity: they give NaN, which
@@ -114,18 +150,10 @@ template <flash_config_t C, typename R>
 static __device__ __forceinline__ void add_numbers(score_tile<C> &s, const flash_bias_t &bias,
                                                    const bias_keys_t &keys,
                                                    const score_scale_t &scale, const R &row_of) {
-    DTYPES_KNOWN(5); /* numbers are of no other type */
-    if (!has_pairs<C>(bias, keys)) {
-        scale_scores<C>(s, scale);
-        for_each_number<C>(s, bias, keys, row_of,
-                           [](float &score, float number) { score += number; });
-    } else if (bias.dtype == FLASH_DTYPE_FP16) {
-        add_pairs<C, FLASH_DTYPE_FP16>(s, bias, keys, scale, row_of);
-    } else if (bias.dtype == FLASH_DTYPE_BF16) {
-        add_pairs<C, FLASH_DTYPE_BF16>(s, bias, keys, scale, row_of);
-    } else {
-        add_pairs<C, FLASH_DTYPE_FP32>(s, bias, keys, scale, row_of);
-    }
+    if (bias.head_scale == nullptr)
+        add_apart_or_pairs<C, false>(s, bias, keys, scale, row_of);
+    else
+        add_apart_or_pairs<C, true>(s, bias, keys, scale, row_of);
 }
 
 #endif

@@ -14,8 +14,8 @@ from torch import Tensor, dtype
 Scales = tuple[Optional[Tensor], Optional[Tensor]]
 # Pages holds page_table, v_page_table, page_indptr, page_rows.
 Pages = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor]]
-# Bias holds alibi_slopes, attn_mask, mask_bits, mask_keys.
-Bias = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[int]]
+# Bias holds alibi_slopes, attn_mask, mask_bits, mask_keys, mask_head_scale.
+Bias = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[int], Optional[Tensor]]
 # Outputs holds out, lse, return_lse, out_dtype.
 Outputs = tuple[Optional[Tensor], Optional[Tensor], bool, Optional[dtype]]
 

@@ -179,7 +179,7 @@ def bias(of: Bias, sizes: Sizes, index: int) -> tuple[tuple[int, int, int], obje
     """Returns (address of slopes, their stride from one sequence to the next, address of
     flash_mask_t), 0 for what the call does not have, and what the caller must keep until the call
     is made."""
-    slopes, attn_mask, mask_bits, mask_keys = of
+    slopes, attn_mask, mask_bits, mask_keys, head_scale = of
     of_slopes = mask = None
     slopes_at, stride, mask_at = 0, 0, 0
     if slopes is not None:
@@ -190,10 +190,13 @@ def bias(of: Bias, sizes: Sizes, index: int) -> tuple[tuple[int, int, int], obje
     if attn_mask is not None or mask_bits is not None:
         if attn_mask is not None:
             attn_mask = attn_mask.resolve_neg()
-        mask = Mask(attn_mask, mask_bits, mask_keys, sizes, DEFAULT)
-        _check_place(mask.view.device, index)
+        if head_scale is not None:
+            head_scale = head_scale.resolve_neg()
+        mask = Mask(attn_mask, mask_bits, mask_keys, head_scale, sizes, DEFAULT)
+        for array in mask.arrays.values():
+            _check_place(array.device, index)
         mask_at = mask.address or 0
-    elif mask_keys is not None:
+    elif mask_keys is not None or head_scale is not None:
         raise Unsound
     return (slopes_at, stride, mask_at), (of_slopes, mask)
 
