@@ -97,6 +97,15 @@ def test_decoding_in_pages_on_the_processor(tmp_path: Path) -> None:
     assert refused.returncode == 1 and refused.stderr.startswith("BATCH is none")
 
 
+def test_the_engine_agrees_with_a_plain_model(tmp_path: Path) -> None:
+    folder, program = ROOT / "examples/engine", tmp_path / "check"
+    names = ("check", "engine", "cache", "model", "gguf", "workers", "support")
+    sources = [folder / f"{name}.c" for name in names]
+    compile_program(sources, program, "-O2", "-lm", "-pthread")
+    output = run([program, "1000", "5"]).stdout
+    assert re.match(r"\d+ steps of \d+ sequences, .* logits deviate by", output)
+
+
 def compile_cuda_program(sources: list[Path], program: Path) -> None:
     toolkit = Path(shutil.which("nvcc")).resolve().parents[1]
     libraries = toolkit / "lib64"

@@ -76,6 +76,7 @@ KERNEL_RULES = {
     "kernels/sm90": rf"{DEVICE_COMMON}|{SM90_SCHEDULE}|sm90/schedule/state\.cuh"
     r"|sm90/((load|mma|softmax|store|decode|mla|ptx)/)?\w+\.(h|cuh)",
     "examples/paged_decode": rf"{PUBLIC}|(machine|cache)\.h",
+    "examples/engine": rf"{PUBLIC}|\w+\.h",
     "examples": PUBLIC,
 }
 OF_SRC = rf"{PUBLIC}|{GENERATED}|{KERNEL_INTERFACES}"

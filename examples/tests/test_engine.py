@@ -1,0 +1,164 @@
+"""The engine in C beside the chat in Python: the same tokens of a text, and the same answers of a
+tiny random model, whose file is written here. FLASHATTN_LIBRARY is the library that both use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from chat.arrays import preferred_arrays
+from chat.attention import FlashAttention
+from chat.checkpoint import load_model
+from chat.dialogue import end_of_turn, question
+from chat.generate import generate
+from chat_support import OF_FILE, gguf_file, model_parts, tiny_model, tokenizer_values
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from program import EXAMPLES
+
+SOURCES = EXAMPLES / "engine"
+QUESTIONS = ("Why is the sky blue?", "What is 12 times 11?", "  then   he said: 'they'll go!'")
+N_NEW = 24
+
+# Prints the tokens of each line of standard input.
+TOKENS = """
+#include "tokenizer.h"
+#include <stdio.h>
+#include <string.h>
+int main(int argc, char **argv) {
+    static char line[4096];
+    static int32_t tokens[4096];
+    gguf_t *file = gguf_open(argv[argc - 1]);
+    tokenizer_t *tokenizer = tokenizer_make(file);
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        int count = 0;
+        line[strcspn(line, "\\n")] = '\\0';
+        tokenizer_encode(tokenizer, line, tokens, &count);
+        for (int i = 0; i < count; i++)
+            printf("%d ", (int)tokens[i]);
+        puts("");
+    }
+    tokenizer_free(tokenizer);
+    gguf_close(file);
+    return 0;
+}
+"""
+
+
+def random_merges(seed: int, tokens: list[str], count: int) -> list[tuple[str, str]]:
+    """Returns pairs of printable tokens, of which later ones join earlier ones too."""
+    random, known = np.random.default_rng(seed), tokens[3:-2]
+    merges: list[tuple[str, str]] = []
+    while len(merges) < count:
+        first, second = (known[i] for i in random.integers(len(known), size=2))
+        if first + second not in known and "\u010a" not in first + second:
+            merges.append((first, second))
+            known = [*known, first + second]
+    return merges
+
+
+def compile_program(program: Path, *sources: Path) -> None:
+    library = Path(os.environ["FLASHATTN_LIBRARY"]).resolve()
+    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    include = [f"-I{EXAMPLES.parent / 'include'}", f"-I{SOURCES}"]
+    link = [library, f"-Wl,-rpath,{library.parent}", "-lm", "-pthread"]
+    command = [os.environ.get("CC", "cc"), *flags, *include, *sources, "-o", program, *link]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose tokenizer has 60 merges more than that of the chat's tests."""
+    of_words = tokenizer_values()["tokenizer.ggml.tokens"]
+    merges = random_merges(0, of_words, 60)
+    values, tensors = model_parts(tiny_model(0, OF_FILE))
+    values["tokenizer.ggml.tokens"] = [*of_words, *(a + b for a, b in merges)]
+    values["tokenizer.ggml.token_type"] = [*values["tokenizer.ggml.token_type"], *[1] * 60]
+    values["tokenizer.ggml.merges"] = ["t h", "h e", *(f"{a} {b}" for a, b in merges)]
+    shape, kind, stored = tensors["token_embd.weight"]
+    more = np.random.default_rng(1).standard_normal((60, shape[1])) * 0.1
+    tensors["token_embd.weight"] = (
+        (shape[0] + 60, shape[1]),
+        kind,
+        stored + more.astype(np.float32).tobytes(),
+    )
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    path.write_bytes(gguf_file(values, tensors))
+    return path
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("engine") / "engine"
+    compile_program(program, *(p for p in SOURCES.glob("*.c") if p.name != "check.c"))
+    return program
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("encoder") / "encoder"
+    source = program.with_suffix(".c")
+    source.write_text(TOKENS)
+    compile_program(
+        program, source, *(SOURCES / f"{n}.c" for n in ("tokenizer", "gguf", "support"))
+    )
+    return program
+
+
+@given(st.lists(st.text("abhet '!\t 12_sldvmr.", min_size=1), min_size=1, max_size=40))
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_tokens_are_those_of_the_chat(model: Path, encoder: Path, lines: list[str]) -> None:
+    _, tokenizer = load_model(model)
+    text = "\n".join(lines) + "\n"
+    done = subprocess.run([encoder, model], input=text, capture_output=True, text=True, check=True)
+    found = [[int(token) for token in line.split()] for line in done.stdout.splitlines()]
+    assert found == [tokenizer.encode(line).ids for line in lines]
+
+
+def expected_answer(path: Path, text: str) -> str:
+    """Returns the answer of the chat."""
+    model, tokenizer = load_model(path)
+    ids = question(tokenizer, text)
+    attention = FlashAttention(model.sizes, len(ids) + N_NEW, preferred_arrays())
+    end = end_of_turn(tokenizer)
+    answer = generate(model, ids, attention, end, N_NEW, lambda _: None)
+    return tokenizer.decode([i for i in answer.token_ids if i != end], skip_special_tokens=False)
+
+
+@pytest.mark.parametrize("pages", ["1024", "40"])
+def test_answers_are_those_of_the_chat(model: Path, engine: Path, pages: str) -> None:
+    """With few pages questions wait for each other."""
+    asked = "\n".join(QUESTIONS) + "\n"
+    done = subprocess.run(
+        [engine, model, str(N_NEW), "2", pages], input=asked, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "".join(expected_answer(model, text) + "\n" for text in QUESTIONS)
+    assert re.search(r"\d+ steps, [\d.]+ ms each, of which attention has \d+ %", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((), "usage: engine MODEL.gguf"),
+        (("missing.gguf",), "missing.gguf cannot be opened"),
+        (("{model}", "many"), "TOKENS is many"),
+        (("{model}", "24", "1", "2"), "too long for the model or its cache"),
+        (("{damaged}",), "ends at byte"),
+    ],
+)
+def test_refusals(
+    model: Path, engine: Path, tmp_path: Path, arguments: tuple[str, ...], complaint: str
+) -> None:
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(model.read_bytes()[:1000])
+    given_ones = [a.format(model=model, damaged=damaged) for a in arguments]
+    done = subprocess.run([engine, *given_ones], input="Why?\n", capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("engine: ") and complaint in done.stderr
