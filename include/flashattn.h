@@ -579,18 +579,19 @@ enum flash_flag {
  * V [n_pages, page_size, n_heads_kv, d_head_v], a pool that sequences share; stride_batch is the
  * stride of a page, stride_seq of a token in it, stride_head of a head. Key j of sequence b is
  * token j % page_size of the page page_table[begin + j / page_size], where begin is row(b) *
- * page_table_stride, or page_indptr[b], and row(b) is page_rows[b], or b.
+ * page_table_stride, or page_indptr[b], and row(b) is page_rows[b], or page_rows64[b], or b.
  *
- * Without a page_table it is a cache of slots, one contiguous place per sequence: page_rows[b] is
- * the slot of sequence b, page_size its capacity, n_pages the number of slots.
+ * Without a page_table it is a cache of slots, one contiguous place per sequence: row(b), which is
+ * given then, is the slot of sequence b, page_size its capacity, n_pages the number of slots.
  *
  * seqused_k is required: the lengths. args.seqlen_k is their bound. cu_seqlens_k must be NULL. Ids
  * beyond a sequence's length are never looked at, nor is a token of the last page beyond it.
  *
- * On the CPU a length beyond what the table's row holds, or an id that is no page, is refused; how
- * many rows the table has the library cannot know. On a CUDA device, where the call cannot look,
- * the length is cut to what the row holds, and the keys of an id that is no page read as zeros. The
- * arrays are in memory of the device then. This struct is always in memory of the host, and is read
+ * On the CPU a length beyond what the table's row holds, an id that is no page, or a row that is
+ * negative or beyond 2^31 - 1 is refused; how many rows the table has the library cannot know. On a
+ * CUDA device, where the call cannot look, the length is cut to what the row holds, and the keys of
+ * an id that is no page, or of a slot that is none, read as zeros. The arrays are in memory of the
+ * device then. This struct is always in memory of the host, and is read
  * only during the call.
  */
 typedef struct flash_paging {
@@ -606,12 +607,14 @@ typedef struct flash_paging {
     const int32_t *page_rows;   /**< [batch]: row of the table, or the slot, of each sequence; NULL:
                                      row b is that of sequence b */
     const int32_t *v_page_table; /**< ids of V's pages, at the same places; NULL: as K's */
+    const int64_t *page_rows64;  /**< page_rows in 64 bits, for who has them so; NULL: page_rows.
+                                      Not both */
 } flash_paging_t;
 
 #define FLASH_PAGING_INIT                                                                          \
     {                                                                                              \
         FLASH_SIZEOF_(flash_paging_t), 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_, FLASH_NULL_,          \
-            FLASH_NULL_                                                                            \
+            FLASH_NULL_, FLASH_NULL_                                                               \
     }
 
 /**

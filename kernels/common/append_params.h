@@ -108,22 +108,11 @@ FLASH_HOST_DEVICE static inline int64_t append_token_offset(const append_tokens_
                               : token->batch_index * stride->batch + token->i * stride->seq;
 }
 
-/* Reads array[i] of 64 bits. On the CPU the array may have any alignment. */
-FLASH_HOST_DEVICE static inline int64_t append_load_int64(const int64_t *array, int64_t i) {
-#ifdef __CUDA_ARCH__
-    return array[i];
-#else
-    int64_t value;
-    memcpy(&value, (const char *)array + i * (int64_t)sizeof value, sizeof value);
-    return value;
-#endif
-}
-
 /* Returns a token's row in the tables of cosines and sines: any, not yet one of theirs. */
 FLASH_HOST_DEVICE static inline int64_t
 append_position(const append_rotary_t *rotary, const append_token_t *token, int stays_at_start) {
     if (rotary->positions)
-        return append_load_int64(rotary->positions, token->number);
+        return flash_load_int64(rotary->positions, token->number);
     return flash_load_length(rotary->start, token->batch_index) + (stays_at_start ? 0 : token->i);
 }
 
@@ -162,7 +151,7 @@ FLASH_HOST_DEVICE static inline append_range_t append_range(const append_params_
         range.first_id = flash_load_length(pages->indptr, batch_index);
         range.n_ids = flash_load_length(pages->indptr, (int64_t)batch_index + 1) - range.first_id;
     } else {
-        const int64_t row = pages->rows ? flash_load_length(pages->rows, batch_index) : batch_index;
+        const int64_t row = flash_page_row(pages, batch_index);
         range.first_id = pages->table ? row * pages->table_stride : row;
     }
     if (range.n_ids * pages->page_size < range.room)
@@ -205,7 +194,7 @@ FLASH_HOST_DEVICE static inline int64_t append_key(const append_params_t *p,
 FLASH_HOST_DEVICE static inline append_place_t
 append_place(const append_params_t *p, const int32_t *table, const append_token_t *token) {
     if (p->slots)
-        return append_slot_place(p, append_load_int64(p->slots, token->number));
+        return append_slot_place(p, flash_load_int64(p->slots, token->number));
     const append_range_t range = append_range(p, token->batch_index);
     return append_place_in(p, table, &range, append_key(p, token));
 }

@@ -39,12 +39,23 @@ FLASH_HOST_DEVICE static inline flash_kv_run_t flash_kv_run(const flash_sequence
 
 /* ---- Pages ---- */
 
+/* Returns the row of the page table that a sequence has, or its slot; -1 for a number that is none.
+ */
+FLASH_HOST_DEVICE static inline int32_t flash_page_row(const flash_pages_t *pages,
+                                                       int32_t batch_index) {
+    if (pages->rows64) {
+        const int64_t row = flash_load_int64(pages->rows64, batch_index);
+        return row == (int32_t)row ? (int32_t)row : -1;
+    }
+    return pages->rows ? flash_load_length(pages->rows, batch_index) : batch_index;
+}
+
 /* Returns where the ids of a sequence begin in the page table; in a cache of slots, its slot. */
 FLASH_HOST_DEVICE static inline int64_t flash_pages_first_id(const flash_pages_t *pages,
                                                              int32_t batch_index) {
     if (pages->indptr)
         return flash_load_length(pages->indptr, batch_index);
-    const int64_t row = pages->rows ? flash_load_length(pages->rows, batch_index) : batch_index;
+    const int64_t row = flash_page_row(pages, batch_index);
     return pages->table ? row * pages->table_stride : row;
 }
 

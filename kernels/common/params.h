@@ -24,7 +24,8 @@ typedef struct flash_pages {
     const int32_t *table;   /* ids of K's pages; NULL: a cache of slots */
     int64_t table_stride;   /* ids per row of the table */
     const int32_t *indptr;  /* [batch + 1] or NULL */
-    const int32_t *rows;    /* [batch] or NULL */
+    const int32_t *rows;    /* [batch] or NULL; NULL with rows64 */
+    const int64_t *rows64;  /* [batch] or NULL */
     const int32_t *v_table; /* ids of V's pages; NULL only without a table */
     int32_t page_size;      /* tokens; 0: K and V are not in pages */
     int32_t n_pages;        /* in the pool */

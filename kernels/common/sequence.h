@@ -35,6 +35,17 @@ FLASH_HOST_DEVICE static inline int32_t flash_load_length(const int32_t *array, 
 #endif
 }
 
+/* Does the same where elements have 64 bits. */
+FLASH_HOST_DEVICE static inline int64_t flash_load_int64(const int64_t *array, int64_t i) {
+#ifdef __CUDA_ARCH__
+    return array[i];
+#else
+    int64_t value;
+    memcpy(&value, (const char *)array + i * (int64_t)sizeof value, sizeof value);
+    return value;
+#endif
+}
+
 /* Says whether the kernel computes all sequences of the batch, not only those of some lengths. */
 FLASH_HOST_DEVICE static inline int flash_has_whole_batch(const flash_params_t *p) {
     return p->most_queries == 0;

@@ -45,6 +45,14 @@ static flash_status_t check_slot(const append_params_t *p, const append_token_t 
     return FLASH_SUCCESS;
 }
 
+static flash_status_t check_row64(const append_params_t *p, int32_t b) {
+    const int64_t row = flash_load_int64(p->pages.rows64, b);
+    FLASH_REQUIRE(row >= 0 && row <= INT32_MAX, FLASH_ERROR_INVALID_ARGUMENT,
+                  "page_rows64[%" PRId32 "] is %" PRId64 ": not within 0 ... %" PRId32, b, row,
+                  INT32_MAX);
+    return FLASH_SUCCESS;
+}
+
 /* The ids of a sequence must not begin before the table. */
 static flash_status_t check_first_id(const append_params_t *p, int32_t b,
                                      const append_range_t *range) {
@@ -63,6 +71,11 @@ typedef struct new_key {
     int64_t key;
 } new_key_t;
 
+/* Returns the name of the array that says in which page, or slot, a key is. */
+static const char *name_of_places(const append_params_t *p, const int32_t *table) {
+    return table ? "page_table" : p->pages.rows64 ? "page_rows64" : "page_rows";
+}
+
 static flash_status_t check_page(const append_params_t *p, const new_key_t *new, const char *name,
                                  const int32_t *table) {
     FLASH_REQUIRE(append_place_in(p, table, &new->range, new->key).entry >= 0,
@@ -76,12 +89,14 @@ static flash_status_t check_page(const append_params_t *p, const new_key_t *new,
 static flash_status_t check_place(const append_params_t *p, const new_key_t *new) {
     const int32_t b = new->token->batch_index;
     const append_part_t *k = &p->parts[APPEND_K], *v = &p->parts[APPEND_V];
+    if (p->pages.rows64)
+        FLASH_TRY(check_row64(p, b));
     FLASH_TRY(check_first_id(p, b, &new->range));
     FLASH_REQUIRE(new->key < new->range.room, FLASH_ERROR_INVALID_ARGUMENT,
                   "new token %" PRId64 " of sequence %" PRId32 " would be its key %" PRId64
                   ": the cache holds %" PRId64 " keys of it",
                   new->token->i, b, new->key, new->range.room);
-    FLASH_TRY(check_page(p, new, k->table ? "page_table" : "page_rows", k->table));
+    FLASH_TRY(check_page(p, new, name_of_places(p, k->table), k->table));
     return v->n_heads == 0 || v->table == k->table ? FLASH_SUCCESS
                                                    : check_page(p, new, "v_page_table", v->table);
 }
@@ -111,7 +126,7 @@ static flash_status_t check_position(const append_params_t *p, const append_toke
 /* A token in a negative slot is padding, which has no place and is not written. */
 static flash_status_t check_new_token(const append_params_t *p, const append_token_t *token,
                                       int64_t *n_ids) {
-    const int64_t slot = p->slots ? append_load_int64(p->slots, token->number) : 0;
+    const int64_t slot = p->slots ? flash_load_int64(p->slots, token->number) : 0;
     if (!token->exists || slot < 0)
         return FLASH_SUCCESS;
     FLASH_TRY(p->slots ? check_slot(p, token, slot) : check_key(p, token, n_ids));

@@ -25,13 +25,20 @@ static flash_status_t check_sizes(const flash_paging_t *g) {
     FLASH_REQUIRE(g->reserved32 == 0, FLASH_ERROR_UNSUPPORTED, "paging.reserved32 is not zero");
     FLASH_TRY(argument_check_count("paging.page_size", g->page_size));
     FLASH_TRY(argument_check_size("paging.n_pages", g->n_pages));
+    FLASH_REQUIRE(g->page_rows == NULL || g->page_rows64 == NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "paging.page_rows and paging.page_rows64 are given: they are the same in 32 and "
+                  "in 64 bits");
     return argument_check_size("paging.page_table_stride", g->page_table_stride);
+}
+
+static bool has_rows(const flash_paging_t *g) {
+    return g->page_rows != NULL || g->page_rows64 != NULL;
 }
 
 /* A cache of slots has page_rows, and nothing that belongs to a page table. */
 static flash_status_t check_slots(const flash_paging_t *g) {
     FLASH_REQUIRE(
-        g->page_rows != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+        has_rows(g), FLASH_ERROR_INVALID_ARGUMENT,
         "paging.page_table and paging.page_rows are NULL: one of them says where the keys "
         "of a sequence lie");
     FLASH_REQUIRE(g->page_indptr == NULL, FLASH_ERROR_INVALID_ARGUMENT,
@@ -47,7 +54,7 @@ static flash_status_t check_slots(const flash_paging_t *g) {
 /* A table that is addressed by page_indptr has no rows. Other rows hold at least one id, unless no
  * sequence can have keys: on a device their lengths would be cut to nothing. */
 static flash_status_t check_table(const flash_paging_t *g, bool may_hold_none) {
-    FLASH_REQUIRE(g->page_indptr == NULL || g->page_rows == NULL, FLASH_ERROR_INVALID_ARGUMENT,
+    FLASH_REQUIRE(g->page_indptr == NULL || !has_rows(g), FLASH_ERROR_INVALID_ARGUMENT,
                   "paging.page_indptr and paging.page_rows are given: a table has rows or not");
     FLASH_REQUIRE(g->page_indptr == NULL || g->page_table_stride == 0, FLASH_ERROR_INVALID_ARGUMENT,
                   "paging.page_table_stride is %" PRId64 " with page_indptr: it must be 0",
@@ -60,7 +67,7 @@ static flash_status_t check_table(const flash_paging_t *g, bool may_hold_none) {
 
 /* A pool that slots of tokens are counted in has neither table nor rows. */
 static flash_status_t check_pool(const flash_paging_t *g) {
-    FLASH_REQUIRE(g->page_table == NULL && g->page_rows == NULL, FLASH_ERROR_INVALID_ARGUMENT,
+    FLASH_REQUIRE(g->page_table == NULL && !has_rows(g), FLASH_ERROR_INVALID_ARGUMENT,
                   "paging.page_table or paging.page_rows is given with slot_mapping: one of them "
                   "says where a token goes");
     FLASH_REQUIRE(g->page_indptr == NULL && g->v_page_table == NULL && g->page_table_stride == 0,
@@ -75,6 +82,7 @@ static flash_pages_t pages_of(const flash_paging_t *g) {
                            .table_stride = g->page_table_stride,
                            .indptr = g->page_indptr,
                            .rows = g->page_rows,
+                           .rows64 = g->page_rows64,
                            .v_table = g->v_page_table ? g->v_page_table : g->page_table,
                            .page_size = (int32_t)g->page_size,
                            .n_pages = (int32_t)g->n_pages};
@@ -137,19 +145,25 @@ static flash_status_t read_indptr(const flash_params_t *p, int32_t b, int32_t *l
     return FLASH_SUCCESS;
 }
 
+static int64_t row_of(const flash_pages_t *pages, int32_t b) {
+    if (pages->rows64)
+        return flash_load_int64(pages->rows64, b);
+    return pages->rows ? flash_load_length(pages->rows, b) : b;
+}
+
 /* Reads the row of a sequence, unless it has no keys. *rows: the largest row so far, plus 1. */
 static flash_status_t read_row(const flash_params_t *p, sequence_pages_t *s, int64_t *rows) {
-    const int32_t row = p->pages.rows ? flash_load_length(p->pages.rows, s->b) : s->b;
+    const int64_t row = row_of(&p->pages, s->b);
     const int32_t most = p->pages.table ? INT32_MAX : p->pages.n_pages - 1;
-    s->begin = row * p->pages.table_stride;
     s->room = (p->pages.table ? p->pages.table_stride : 1) * p->pages.page_size;
     if (s->used == 0)
         return FLASH_SUCCESS;
     FLASH_REQUIRE(row >= 0 && row <= most, FLASH_ERROR_INVALID_ARGUMENT,
-                  "page_rows[%" PRId32 "] is %" PRId32 ": not within 0 ... %" PRId32, s->b, row,
-                  most);
+                  "%s[%" PRId32 "] is %" PRId64 ": not within 0 ... %" PRId32,
+                  p->pages.rows64 ? "page_rows64" : "page_rows", s->b, row, most);
+    s->begin = row * p->pages.table_stride;
     if (row >= *rows)
-        *rows = (int64_t)row + 1;
+        *rows = row + 1;
     return FLASH_SUCCESS;
 }
 
@@ -199,6 +213,7 @@ void arguments_add_pages(const flash_pages_t *pages, int64_t batch, int64_t n_id
         regions_add_array(regions, "paging.v_page_table", pages->v_table, n_ids, size);
     regions_add_array(regions, "paging.page_indptr", pages->indptr, batch + 1, size);
     regions_add_array(regions, "paging.page_rows", pages->rows, batch, size);
+    regions_add_array(regions, "paging.page_rows64", pages->rows64, batch, sizeof *pages->rows64);
 }
 
 flash_status_t arguments_check_page_alignments(const flash_pages_t *pages) {
@@ -206,5 +221,6 @@ flash_status_t arguments_check_page_alignments(const flash_pages_t *pages) {
     FLASH_TRY(argument_check_alignment("page_table", pages->table, size));
     FLASH_TRY(argument_check_alignment("v_page_table", pages->v_table, size));
     FLASH_TRY(argument_check_alignment("page_indptr", pages->indptr, size));
-    return argument_check_alignment("page_rows", pages->rows, size);
+    FLASH_TRY(argument_check_alignment("page_rows", pages->rows, size));
+    return argument_check_alignment("page_rows64", pages->rows64, sizeof *pages->rows64);
 }

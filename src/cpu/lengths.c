@@ -8,17 +8,25 @@
 
 enum { ALIGNMENT = 64 }; /* bytes, of each copy */
 
+static uint64_t round_up(uint64_t bytes) {
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
 static uint64_t size_of(const int32_t *lengths, int64_t n) {
-    const uint64_t bytes = (uint64_t)n * sizeof *lengths;
-    return lengths ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : 0;
+    return lengths ? round_up((uint64_t)n * sizeof *lengths) : 0;
+}
+
+/* Rows are copied in 32 bits. */
+static uint64_t size_of_rows(const flash_params_t *p) {
+    const uint64_t bytes = (uint64_t)p->batch * sizeof(int32_t);
+    return p->pages.rows || p->pages.rows64 ? round_up(bytes) : 0;
 }
 
 uint64_t cpu_lengths_size(const flash_params_t *p) {
     const int64_t batch = p->batch;
     return size_of(p->cu_seqlens_q, batch + 1) + size_of(p->cu_seqlens_k, batch + 1) +
            size_of(p->seqused_q, batch) + size_of(p->seqused_k, batch) +
-           size_of(p->leftpad_k, batch) + size_of(p->pages.indptr, batch + 1) +
-           size_of(p->pages.rows, batch);
+           size_of(p->leftpad_k, batch) + size_of(p->pages.indptr, batch + 1) + size_of_rows(p);
 }
 
 static int32_t clamp(int32_t value, int64_t least, int64_t most) {
@@ -61,12 +69,15 @@ static const int32_t *copy_indptr(const flash_params_t *p, int64_t most, char **
     return from ? to : NULL;
 }
 
+/* A number that is no row becomes some row. */
 static const int32_t *copy_rows(const flash_params_t *p, int64_t n_rows, char **memory) {
-    const int32_t *from = p->pages.rows;
-    int32_t *to = take(memory, from, p->batch);
-    for (int32_t b = 0; from != NULL && b < p->batch; b++)
-        to[b] = clamp(flash_load_length(from, b), 0, max64(n_rows - 1, 0));
-    return from ? to : NULL;
+    int32_t *to = (int32_t *)(void *)*memory;
+    if (p->pages.rows == NULL && p->pages.rows64 == NULL)
+        return NULL;
+    *memory += size_of_rows(p);
+    for (int32_t b = 0; b < p->batch; b++)
+        to[b] = clamp(flash_page_row(&p->pages, b), 0, max64(n_rows - 1, 0));
+    return to;
 }
 
 /* Returns how many keys a sequence has room for, by arrays that are already copied. */
@@ -111,6 +122,7 @@ void cpu_lengths_copy(flash_params_t *p, const cpu_totals_t *totals, void *memor
     p->cu_seqlens_k = copy_cu_seqlens(p->cu_seqlens_k, p->batch, p->seqlen_k, totals->k, &rest);
     p->pages.indptr = copy_indptr(p, totals->pages.ids, &rest);
     p->pages.rows = copy_rows(p, totals->pages.rows, &rest);
+    p->pages.rows64 = NULL;
     p->seqused_q = copy_seqused_q(p, &rest);
     p->seqused_k = copy_seqused_k(p, totals, &rest);
     p->leftpad_k = copy_leftpad_k(p, &rest);

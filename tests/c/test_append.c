@@ -46,6 +46,7 @@ typedef struct call {
     int32_t used[BATCH];
     int32_t table[BATCH * N_IDS];
     int32_t rows[BATCH];
+    int64_t rows64[BATCH];
     int32_t indptr[BATCH + 1];
     int32_t ends[BATCH + 1];
     int64_t slots[BATCH * NEW];
@@ -114,7 +115,7 @@ static void set_arrays(call_t *c) {
         c->ends[b] = b * NEW;
     }
     for (int b = 0; b < BATCH; b++)
-        c->rows[b] = c->start[b] = b;
+        c->rows64[b] = c->rows[b] = c->start[b] = b;
     for (int i = 0; i < BATCH * HEADS_KV; i++)
         c->scale[i] = 0.5f;
 }
@@ -410,6 +411,12 @@ static void use_rows_as_slots(call_t *c) {
     c->used[0] = c->used[1] = 0;
 }
 
+static void use_rows64_as_slots(call_t *c) {
+    use_rows_as_slots(c);
+    c->paging.page_rows = NULL;
+    c->paging.page_rows64 = c->rows64;
+}
+
 static void use_e4m3(call_t *c) {
     c->args.k.dtype = c->args.v.dtype = FLASH_DTYPE_E4M3;
     c->args.quant = &c->quant;
@@ -487,6 +494,10 @@ static void use_cuda(call_t *c) {
       "page_table or paging.page_rows is given with slot_mapping")                                 \
     X(slots_and_rows, (use_slots(c), c->paging.page_rows = c->rows), INVALID,                      \
       "given with slot_mapping")                                                                   \
+    X(slots_and_rows64, (use_slots(c), c->paging.page_rows64 = c->rows64), INVALID,                \
+      "given with slot_mapping")                                                                   \
+    X(rows_twice, (c->paging.page_rows = c->rows, c->paging.page_rows64 = c->rows64), INVALID,     \
+      "paging.page_rows and paging.page_rows64 are given")                                         \
     X(slots_and_indptr, (use_slots(c), c->paging.page_indptr = c->indptr), INVALID,                \
       "page_indptr, v_page_table or page_table_stride")                                            \
     X(slots_and_v_table, (use_slots(c), c->paging.v_page_table = c->table), INVALID,               \
@@ -608,6 +619,14 @@ static void use_cuda(call_t *c) {
       "page_rows[1] is -2: negative")                                                              \
     X(slot_of_a_sequence_beyond, (use_rows_as_slots(c), c->rows[1] = 6), INVALID,                  \
       "page_rows: new token 0 of sequence 1, its key 0, has no page or slot within 0 ... 5")       \
+    X(row64_negative, (c->paging.page_rows64 = c->rows64, c->rows64[1] = -2), INVALID,             \
+      "page_rows64[1] is -2: not within 0 ... 2147483647")                                         \
+    X(row64_beyond_32_bits, (c->paging.page_rows64 = c->rows64, c->rows64[1] = 1ll << 32),         \
+      INVALID, "page_rows64[1] is 4294967296: not within 0 ... 2147483647")                        \
+    X(slot64_of_a_sequence_beyond, (use_rows64_as_slots(c), c->rows64[1] = 6), INVALID,            \
+      "page_rows64: new token 0 of sequence 1, its key 0, has no page or slot within 0 ... 5")     \
+    X(rows64_misaligned, (use_cuda(c), c->paging.page_rows64 = ODD(c->rows64)), INVALID,           \
+      "page_rows64 is 0x")                                                                         \
     X(indptr_negative, (use_indptr(c), c->indptr[0] = -1), INVALID,                                \
       "page_indptr[0] is -1: negative")                                                            \
     X(indptr_descends, (use_indptr(c), c->indptr[2] = 0), INVALID,                                 \

@@ -85,13 +85,14 @@ enum { PAGE_SIZE = 3, N_IDS = 7, N_ROWS = 2 };
 
 /* Makes pages in rows of four ids, or with indptr. */
 static flash_params_t copied_pages(const int32_t *indptr, const int32_t *rows,
-                                   const int32_t *used) {
+                                   const int64_t *rows64, const int32_t *used) {
     const cpu_totals_t totals = {TOTAL, TOTAL, {.ids = N_IDS, .rows = N_ROWS}};
     flash_params_t p = {.seqused_k = used,
                         .pages = {.table = used,
                                   .table_stride = indptr ? 0 : 4,
                                   .indptr = indptr,
                                   .rows = rows,
+                                  .rows64 = rows64,
                                   .page_size = PAGE_SIZE,
                                   .n_pages = 1},
                         .batch = BATCH,
@@ -104,8 +105,8 @@ static flash_params_t copied_pages(const int32_t *indptr, const int32_t *rows,
 TEST(used_keys_are_within_their_pages) {
     const int32_t used[] = {1, 9, 10, 11}, indptr[] = {1, 1, 3, 6, 7};
     const int32_t of_rows[] = {1, 9, 10, 10}, of_ids[] = {0, 6, 9, 3};
-    assert_memory_equal(copied_pages(NULL, NULL, used).seqused_k, of_rows, sizeof of_rows);
-    const flash_params_t p = copied_pages(indptr, NULL, used);
+    assert_memory_equal(copied_pages(NULL, NULL, NULL, used).seqused_k, of_rows, sizeof of_rows);
+    const flash_params_t p = copied_pages(indptr, NULL, NULL, used);
     assert_memory_equal(p.pages.indptr, indptr, sizeof indptr);
     assert_memory_equal(p.seqused_k, of_ids, sizeof of_ids);
 }
@@ -163,15 +164,21 @@ TEST(whatever_is_read_stays_within_the_pages) {
             rows[b % BATCH] = random_length(&bits);
             used[b % BATCH] = random_length(&bits);
         }
-        flash_params_t p = copied_pages(indptr, NULL, used);
+        flash_params_t p = copied_pages(indptr, NULL, NULL, used);
         for (int b = 0; b < BATCH; b++) {
             const int32_t n_ids = p.pages.indptr[b + 1] - p.pages.indptr[b];
             assert_true(n_ids >= 0 && p.pages.indptr[b] >= 0 && p.pages.indptr[b + 1] <= N_IDS);
             assert_true(p.seqused_k[b] >= 0 && p.seqused_k[b] <= n_ids * PAGE_SIZE);
         }
-        p = copied_pages(NULL, rows, used);
+        int64_t rows64[BATCH];
         for (int b = 0; b < BATCH; b++)
-            assert_true(p.pages.rows[b] >= 0 && p.pages.rows[b] < N_ROWS);
+            rows64[b] = rows[b] + ((int64_t)random_length(&bits) << 32);
+        for (int is_wide = 0; is_wide < 2; is_wide++) {
+            p = copied_pages(NULL, is_wide ? NULL : rows, is_wide ? rows64 : NULL, used);
+            assert_null(p.pages.rows64);
+            for (int b = 0; b < BATCH; b++)
+                assert_true(p.pages.rows[b] >= 0 && p.pages.rows[b] < N_ROWS);
+        }
     }
 }
 

@@ -74,6 +74,7 @@ const flash_paging_t *take_pages(input_t *in, pages_t *g) {
     }
     for (int b = 0; b < MOST_BATCH; b++) {
         g->rows[b] = take_id(in, MOST_BATCH);
+        g->rows64[b] = (int64_t)((uint64_t)(uint32_t)g->rows[b] << (given & 128 ? 24 : 0));
         g->indptr[b] = begin;
         begin += take_byte(in) % (MOST_IDS + 1);
     }
@@ -82,7 +83,8 @@ const flash_paging_t *take_pages(input_t *in, pages_t *g) {
         g->indptr[take_byte(in) % (MOST_BATCH + 1)] = take_id(in, MOST_BATCH * MOST_IDS);
     g->paging.page_table = given & 4 ? g->table : NULL;
     g->paging.page_indptr = given & 8 ? g->indptr : NULL;
-    g->paging.page_rows = given & 16 ? g->rows : NULL;
+    g->paging.page_rows = (given & 16) && !(given & 128) ? g->rows : NULL;
+    g->paging.page_rows64 = (given & 128) && (given & 24) ? g->rows64 : NULL;
     g->paging.v_page_table = given & 32 ? g->v_table : NULL;
     g->paging.page_table_stride = given & 64 ? take_byte(in) % (MOST_IDS + 1) : 0;
     return &g->paging;

@@ -46,6 +46,7 @@ typedef struct pages {
     int32_t v_table[MOST_BATCH * MOST_IDS];
     int32_t indptr[MOST_BATCH + 1];
     int32_t rows[MOST_BATCH];
+    int64_t rows64[MOST_BATCH];
 } pages_t;
 
 /* Returns NULL where the call has no pages. */

@@ -108,6 +108,20 @@ class CacheChecks:
             where["page_table"][0, 3] = bad
             assert same_bits(run(plain, tensors, config, **where), expected), bad
 
+    def keys_of_no_slot_read_as_zeros(
+        self, p: AttentionProblem, config: flashattn.Config | None = None
+    ) -> None:
+        plain = replace(p, seqused_k=None)
+        zeroed, where = self.pages(PagedProblem(p, 1, "slots64"))
+        for x in zeroed[1:]:
+            x.view(torch.uint8)[int(where["page_rows"][0])] = 0
+        expected = run(plain, zeroed, config, **where)
+        tensors, where = self.pages(PagedProblem(p, 1, "slots64"))
+        slot = int(where["page_rows"][0])
+        for bad in (-1, len(tensors[1]), 2**31, slot + 2**32, slot - 2**32, -(2**63)):
+            where["page_rows"][0] = bad
+            assert same_bits(run(plain, tensors, config, **where), expected), bad
+
     def lengths_beyond_the_table_are_cut(
         self, p: AttentionProblem, config: flashattn.Config | None = None, page_size: int = 16
     ) -> None:

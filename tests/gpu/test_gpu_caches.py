@@ -132,6 +132,18 @@ def with_ids_of_no_page() -> Iterator[Case]:
         yield from cases(f"prefill-{size}", PREFILL, p, PREFILL.paged, page_size=size)
 
 
+def with_numbers_of_no_slot() -> Iterator[Case]:
+    """An engine that has rows in 64 bits may have anything in them."""
+    p = AttentionProblem(1, 1, 128, 4, 2, 128, "float16", seqused_k=(128,))
+    yield from cases("decode", DECODE, p, SELECTED)
+    p = AttentionProblem(1, 20, 512, 4, 2, seqused_k=(512,))
+    yield from cases("chunks", CHUNKS, p, CHUNKS.paged)
+    p = AttentionProblem(1, 2, 512, 16, 1, D_HEAD, seqused_k=(512,))
+    yield from cases("mla", MLA, p, MLA.paged)
+    p = replace(PREFILL.batch, batch=1, seqlen_k=300, seqused_k=(300,))
+    yield from cases("prefill", PREFILL, p, PREFILL.paged)
+
+
 def with_lengths_beyond_the_table() -> Iterator[Case]:
     p = AttentionProblem(2, 1, 96, 4, 2, 128, "float16", seqused_k=(96, 96))
     yield from cases("decode", DECODE, p, SELECTED)
@@ -200,6 +212,7 @@ CHECKS = {
     "pages_change_no_bit": [*in_pages_of_every_size(), *mla_in_pages_of_every_size()],
     "pages_are_found": in_pages_of_every_kind(),
     "keys_of_no_page_read_as_zeros": with_ids_of_no_page(),
+    "keys_of_no_slot_read_as_zeros": with_numbers_of_no_slot(),
     "lengths_beyond_the_table_are_cut": with_lengths_beyond_the_table(),
     "neighbours_change_no_bit": in_batches(),
     "repetition_changes_no_bit": repeated(),

@@ -14,7 +14,8 @@ from append_oracle import Oracle
 from memory import E4M3, dtype_of
 
 # How the place of a token is found.
-KINDS = ("contiguous", "slots", "table", "rows", "indptr", "mapping")
+# 64: page_rows has so many bits.
+KINDS = ("contiguous", "slots", "table", "rows", "indptr", "mapping", "slots64", "rows64")
 SLOT_ROOM = 40  # keys of a sequence in the contiguous cache and in a slot
 
 
@@ -178,8 +179,9 @@ def _pool(case: AppendCase, rng: np.random.Generator, options: dict) -> tuple[in
     after = [used + n for used, n in zip(case.used, case.lengths)]
     if case.kind == "contiguous":
         return batch, SLOT_ROOM
-    if case.kind == "slots":
-        options["page_rows"] = rng.permutation(batch + 2)[:batch].astype(np.int32)
+    row_type = np.int64 if case.kind.endswith("64") else np.int32
+    if case.kind in ("slots", "slots64"):
+        options["page_rows"] = rng.permutation(batch + 2)[:batch].astype(row_type)
         return batch + 2, SLOT_ROOM
     if case.kind == "mapping":
         tokens = sum(case.lengths) + case.trailing if case.ragged else max(sum(case.lengths), 0)
@@ -192,9 +194,9 @@ def _pool(case: AppendCase, rng: np.random.Generator, options: dict) -> tuple[in
     for name in ("page_table", "v_page_table")[: 1 + case.v_apart]:
         options[name] = _table(case, n_ids, pages, options)
         pages = rng.permutation(pages)
-    if case.kind == "rows":
+    if case.kind in ("rows", "rows64"):
         rows = rng.permutation(batch)
-        options["page_rows"] = rows.astype(np.int32)
+        options["page_rows"] = rows.astype(row_type)
         for name in ("page_table", "v_page_table")[: 1 + case.v_apart]:
             table = options[name].copy()
             table[rows] = options[name][:batch]

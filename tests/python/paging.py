@@ -10,8 +10,8 @@ import numpy as np
 from memory import LATENT, arrange, nan_of
 from problems import AttentionProblem, make_inputs, run_call
 
-# The ways to find the pages of a sequence: flash_paging_t.
-KINDS = ("table", "rows", "indptr", "slots")
+# The ways to find the pages of a sequence: flash_paging_t. 64: page_rows has so many bits.
+KINDS = ("table", "rows", "indptr", "slots", "rows64", "slots64")
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,18 @@ class PagedProblem:
     v_apart: bool = False
 
     @property
+    def way(self) -> str:
+        """Gives the kind, however many bits rows have."""
+        return self.kind.removesuffix("64")
+
+    @property
     def lengths(self) -> tuple[int, ...]:
         p = self.p
         return p.seqused_k if p.seqused_k is not None else (p.seqlen_k,) * p.batch
+
+    @property
+    def row_type(self) -> type:
+        return np.int32 if self.kind == self.way else np.int64
 
     @property
     def dense(self) -> AttentionProblem:
@@ -44,7 +53,7 @@ class Pool:
 
 def _scatter(x: np.ndarray, q: PagedProblem, rng: np.random.Generator, layout: str) -> Pool:
     """Copies the used keys of [batch, seqlen_k, n_heads_kv, d_head], page by page, at random."""
-    size = max(q.p.seqlen_k, 1) if q.kind == "slots" else q.page_size
+    size = max(q.p.seqlen_k, 1) if q.way == "slots" else q.page_size
     n_ids = [-(-length // size) for length in q.lengths]
     places = [int(i) for i in rng.permutation(sum(n_ids) + 2)]
     pages = np.full((len(places), size, *x.shape[2:]), nan_of(x.dtype), x.dtype)
@@ -92,13 +101,13 @@ def make_pages(
         v = k
     batch = q.p.batch
     options = {"seqused_k": np.array(q.lengths, np.int32)}
-    if q.kind == "slots":
+    if q.way == "slots":
         if q.v_apart:
             v = _scatter(inputs[2], q, np.random.default_rng(seed), layout_v)
         rows = [ids[0] if ids else -1 for ids in k.ids]
-        options["page_rows"] = np.array(rows, np.int32)
+        options["page_rows"] = np.array(rows, q.row_type)
         return [inputs[0], k.pages, v.pages], _in_memory(options)
-    if q.kind == "indptr":
+    if q.way == "indptr":
         spare = rng.integers(0, 3, batch)
         n_ids = [len(ids) + int(s) for ids, s in zip(k.ids, spare)]
         indptr = int(rng.integers(0, 3)) + np.cumsum([0, *n_ids]).astype(np.int32)
@@ -106,9 +115,9 @@ def make_pages(
         tables = [_flat(pool, indptr, rng) for pool in (k, v)]
     else:
         rows = np.arange(batch)
-        if q.kind == "rows":
+        if q.way == "rows":
             rows = rng.permutation(batch)
-            options["page_rows"] = rows.astype(np.int32)
+            options["page_rows"] = rows.astype(q.row_type)
         tables = [_table(q, pool, rows, rng) for pool in (k, v)]
     options["page_table"] = tables[0]
     if q.v_apart:
@@ -118,10 +127,7 @@ def make_pages(
 
 def _in_memory(options: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Copies each array to memory of its own, which ends where it must not be read."""
-    return {
-        name: arrange(np.ascontiguousarray(x, np.int32), "contiguous")
-        for name, x in options.items()
-    }
+    return {name: arrange(np.ascontiguousarray(x), "contiguous") for name, x in options.items()}
 
 
 def run_paged(

@@ -17,7 +17,7 @@ from whole_calls import CALLS, Call, structs
 HEADER = (Path(__file__).resolve().parents[2] / "include" / "flashattn.h").read_text()
 # Arrays beside these are reached by a number that the library cannot check: the caller's tables end
 # where they end.
-UNBOUNDED = ("paging.page_rows", "paging.page_indptr")
+UNBOUNDED = ("paging.page_rows", "paging.page_rows64", "paging.page_indptr")
 
 
 def _known_names() -> set[str]:

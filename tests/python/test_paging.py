@@ -158,7 +158,7 @@ def paged_problems(draw: st.DrawFn) -> PagedProblem:
     lengths = tuple(draw(st.integers(0, p.seqlen_k)) for _ in range(p.batch))
     layouts_qkvo = (p.layouts[0], layouts, layouts, p.layouts[3])
     kind = draw(st.sampled_from(KINDS))
-    leftpad = p.leftpad_k if kind == "slots" else None
+    leftpad = p.leftpad_k if kind.startswith("slots") else None
     p = replace(p, cu_seqlens_k=None, seqused_k=lengths, leftpad_k=leftpad, layouts=layouts_qkvo)
     return PagedProblem(p, page_size, kind, draw(st.booleans()))
 

@@ -33,6 +33,7 @@ class PagedCall(ForwardCall):
             "page_table": np.array([[4, 0, 2], [1, -1, 9]], np.int32),
             "page_rows": np.array([0, 1], np.int32),
             "page_indptr": np.array([0, 3, 4], np.int32),
+            "page_rows64": np.array([0, 1], np.int64),
         }
         self.args.seqused_k = self.address("seqused_k")
         self.paging = _abi.flash_paging_t(
@@ -55,6 +56,11 @@ class PagedCall(ForwardCall):
         self.paging.page_table = None
         self.paging.page_table_stride = 0
         self.arrays["seqused_k"][:] = 2
+
+    def use_slots64(self) -> None:
+        self.use_slots()
+        self.paging.page_rows = None
+        self.paging.page_rows64 = self.address("page_rows64")
 
 
 def _set(name: str, value: object) -> Callable[[PagedCall], None]:
@@ -101,6 +107,14 @@ SHAPE_REFUSALS = {
         _all(PagedCall.use_indptr, _point("page_rows", "page_rows")),
         ["page_indptr and paging.page_rows"],
     ),
+    "both_rows": (
+        _all(_point("page_rows", "page_rows"), _point("page_rows64", "page_rows64")),
+        ["paging.page_rows and paging.page_rows64 are given"],
+    ),
+    "indptr_and_rows64": (
+        _all(PagedCall.use_indptr, _point("page_rows64", "page_rows64")),
+        ["page_indptr and paging.page_rows are given"],
+    ),
     "indptr_stride": (_point("page_indptr", "page_indptr"), ["page_table_stride is 3", "0"]),
     "slots_indptr": (
         _all(PagedCall.use_slots, _point("page_indptr", "page_indptr")),
@@ -146,6 +160,18 @@ DATA_REFUSALS = {
         _all(_point("page_rows", "page_rows"), _put("page_rows", 1, -1)),
         ["page_rows[1] is -1"],
     ),
+    "rows64_negative": (
+        _all(_point("page_rows64", "page_rows64"), _put("page_rows64", 1, -(2**40))),
+        ["page_rows64[1] is -1099511627776", "0 ... 2147483647"],
+    ),
+    "rows64_of_no_32_bits": (
+        _all(_point("page_rows64", "page_rows64"), _put("page_rows64", 0, 2**32)),
+        ["page_rows64[0] is 4294967296", "0 ... 2147483647"],
+    ),
+    "slot64_past_the_pool": (
+        _all(PagedCall.use_slots64, _put("page_rows64", 1, 2**32 + 1)),
+        ["page_rows64[1] is 4294967297", "0 ... 4"],
+    ),
     "slot_past_the_pool": (
         _all(PagedCall.use_slots, _put("page_rows", 0, 5)),
         ["page_rows[0] is 5", "0 ... 4"],
@@ -170,7 +196,9 @@ def _make_v_table_short(call: PagedCall) -> None:
 
 
 def test_the_calls_that_are_spoiled_below_are_valid() -> None:
-    for prepare in (lambda call: None, PagedCall.use_indptr, PagedCall.use_slots):
+    for prepare in (
+        lambda call: None, PagedCall.use_indptr, PagedCall.use_slots, PagedCall.use_slots64
+    ):  # fmt: skip
         call = PagedCall()
         prepare(call)
         assert call.run() == 0, last_error()
@@ -274,6 +302,12 @@ LENGTHS = np.array([7, 2], np.int32)
         ({"page_table": TABLE[0], "page_indptr": [0, 1, 4]}, "page_indptr ends at 4"),
         ({"page_table": TABLE[0], "page_indptr": [0, 1]}, "page_indptr has 2 values, not 3"),
         ({"page_table": TABLE, "page_rows": [0, 2]}, r"page_rows\[1\] is 2"),
+        ({"page_table": TABLE, "page_rows": np.array([0, 2**32])}, r"\[1\] is 4294967296, page_"),
+        ({"page_table": TABLE, "page_rows": np.array([0])}, "page_rows has 1 values, not 2"),
+        (
+            {"page_table": TABLE, "page_rows": np.array([0, 1], np.int16)},
+            "page_rows is int16, not int32 or int64",
+        ),
         ({"page_table": TABLE, "seqused_k": None}, "seqused_k is NULL"),
         ({"page_table": TABLE, "seqused_q": [1]}, "seqused_q has 1 values, not 2"),
     ],

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from flashattn import _abi  # noqa: E402
 from flashattn._torch import append, combine, forward, frame  # noqa: E402
 from flashattn._torch.arguments import Unsound  # noqa: E402
+from flashattn._torch.schemas import NAMES_OF_APPEND  # noqa: E402
 from torch_calls import call_of  # noqa: E402
 
 INDEX, STREAM, SIZE = 3, 0x7F00_1234_5678, 4096
@@ -85,10 +86,13 @@ def test_attention(library: Library) -> None:
     used, padding = (OnDevice(torch.full((2,), n, dtype=torch.int32)) for n in (1000, -5))
     lse = _on_device(4, 5, 2, dtype=torch.float32).permute(2, 0, 1)
     sinks = _on_device(4, dtype=torch.float32)
-    where = {"page_table": table, "seqused_k": used, "leftpad_k": padding}
+    rows = OnDevice(torch.full((2,), 2**40))  # nor this, which is no row
+    where = {"page_table": table, "page_rows": rows, "seqused_k": used, "leftpad_k": padding}
     given = {"out": out, "lse": OnDevice(lse), "sinks": sinks}
     forward.forward(call_of(q, k, v, **given, **where, **OPTIONS))
     (_, asked, _), (name, args, stream) = library.calls
+    paging = _abi.flash_paging_t.from_address(args.paging)
+    assert (paging.page_rows, paging.page_rows64) == (None, rows.data_ptr())
     assert name == "flash_forward" and stream == STREAM + INDEX
     assert args.device == asked.device == _abi.FLASH_DEVICE_CUDA + INDEX
     assert (asked.workspace, asked.workspace_size) == (None, 0)
@@ -145,10 +149,14 @@ def test_appending(library: Library) -> None:
     table = OnDevice(torch.full((2, 3), 77, dtype=torch.int32))  # none of these may be looked at
     ends = OnDevice(torch.tensor([5, 99, -7], dtype=torch.int32))
     used, after = (OnDevice(torch.full((2,), 1000, dtype=torch.int32)) for _ in range(2))
-    append.append(
-        k_new, v_new, k, v, ends, (used, after, None), (table, None, None, None), None,
-        (q, q_out, ends), (cos, sin, True, None, used, True),
-    )  # fmt: skip
+    rows = OnDevice(torch.full((2,), 2**40))
+    given = {
+        "k_new": k_new, "v_new": v_new, "k_cache": k, "v_cache": v, "cu_seqlens_new": ends,
+        "seqused_k": used, "seqused_k_out": after, "page_table": table, "page_rows": rows, "q": q,
+        "q_out": q_out, "cu_seqlens_q": ends, "rotary_cos": cos, "rotary_sin": sin,
+        "rotary_interleaved": True, "rotary_start": used, "rotary_q_at_start": True,
+    }  # fmt: skip
+    append.append(tuple(given.get(name) for name in NAMES_OF_APPEND))
     ((name, args, stream),) = library.calls
     assert name == "flash_kv_append" and stream == STREAM + INDEX
     assert args.device == _abi.FLASH_DEVICE_CUDA + INDEX and args.dtype == _abi.FLASH_DTYPE_BF16
@@ -159,6 +167,9 @@ def test_appending(library: Library) -> None:
     assert (args.seqused_k, args.seqused_k_out) == (used.data_ptr(), after.data_ptr())
     assert (args.batch, args.seqlen_new, args.seqlen_q) == (2, 7, 5) and args.paging
     assert (args.n_heads, args.n_heads_kv, args.d_head) == (4, 2, 64)
+    paging = _abi.flash_paging_t.from_address(args.paging)
+    assert (paging.page_table, paging.page_rows) == (table.data_ptr(), None)
+    assert paging.page_rows64 == rows.data_ptr()
     rotary = _abi.flash_rotary_t.from_address(args.rotary)
     assert (rotary.cos, rotary.sin, rotary.start) == tuple(x.data_ptr() for x in (cos, sin, used))
     assert (rotary.n_positions, rotary.rotary_dim, rotary.stride_position) == (3, 32, 16)

@@ -158,7 +158,7 @@ def test_random_pages(
 ) -> None:
     used = tuple(data.draw(st.integers(0, p.seqlen_k)) for _ in range(p.batch))
     layouts = (p.layouts[0], "contiguous", "contiguous", p.layouts[3])
-    leftpad = p.leftpad_k if kind == "slots" else None
+    leftpad = p.leftpad_k if kind.startswith("slots") else None
     p = replace(p, cu_seqlens_k=None, seqused_k=used, leftpad_k=leftpad, layouts=layouts)
     _check_pages(PagedProblem(p, page_size, kind, v_apart), way)
 

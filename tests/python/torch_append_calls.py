@@ -72,6 +72,10 @@ def _pages_of_rows(m: _Maker) -> Call:
     return {**_pages(m), **tables, **m.rotary(5), **rotary, "q": q, "rotary_interleaved": True}
 
 
+def _pages_of_wide_rows(m: _Maker) -> Call:
+    return {**_pages_of_rows(m), "page_rows": m.int64(2, 0, 1)}
+
+
 def _pages_of_any_number(m: _Maker) -> Call:
     return {**_pages(m), "page_table": m.table().flatten(), "page_indptr": m.int32(0, 2, 6, 9)}
 
@@ -141,9 +145,9 @@ def _nothing_new(m: _Maker) -> Call:
 _MAKERS: dict[str, Callable[[_Maker], Call]] = {
     make.__name__.strip("_").replace("_", " "): make
     for make in (
-        _dense, _dense_rotary, _pages, _pages_of_rows, _pages_of_any_number, _slots_of_sequences,
-        _ragged, _in_place, _slot_mapping, _padded_slot_mapping, _without_v, _to_e4m3, _of_e4m3,
-        _beside_each_other, _repeated, _nothing_new,
+        _dense, _dense_rotary, _pages, _pages_of_rows, _pages_of_wide_rows, _pages_of_any_number,
+        _slots_of_sequences, _ragged, _in_place, _slot_mapping, _padded_slot_mapping, _without_v,
+        _to_e4m3, _of_e4m3, _beside_each_other, _repeated, _nothing_new,
     )
 }  # fmt: skip
 NAMES = tuple(_MAKERS)

@@ -321,7 +321,7 @@ def appended_to_pages() -> Call:
     _put_scales(call)
     _put_table(call)
     _put_lengths(call)
-    call.put("paging.page_rows", [1, 0])
+    call.put("paging.page_rows64", [1, 0], np.int64)
     call.put("rotary.start", [2, 0])
     return call
 

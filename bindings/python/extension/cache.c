@@ -34,6 +34,9 @@ static bool ends_lie_within(const flash_paging_t *paging, const tensor_t *table,
     for (int64_t b = 0; paging->page_rows != NULL && b < batch; b++)
         if (paging->page_rows[b] >= table->shape[0])
             return false;
+    for (int64_t b = 0; paging->page_rows64 != NULL && b < batch; b++)
+        if (paging->page_rows64[b] >= table->shape[0])
+            return false;
     return true;
 }
 
@@ -55,6 +58,13 @@ static bool read_tables(const page_objects_t *of, int32_t device, int64_t batch,
     return device != ON_CPU || ends_lie_within(paging, &table, batch);
 }
 
+/* Reads page_rows, of int32 or of int64. */
+static bool read_page_rows(PyObject *object, int64_t batch, int32_t device,
+                           flash_paging_t *paging) {
+    return tensor_read_int32(object, batch, device, &paging->page_rows) ||
+           tensor_read_int64(object, batch, device, &paging->page_rows64);
+}
+
 bool cache_read_pages(const page_objects_t *of, const tensor_t *k, int64_t batch,
                       flash_paging_t *paging, int64_t *room) {
     int64_t n_ids = 1;
@@ -62,7 +72,7 @@ bool cache_read_pages(const page_objects_t *of, const tensor_t *k, int64_t batch
     paging->n_pages = k->shape[0];
     paging->page_size = k->shape[1];
     if (!tensor_read_int32(of->indptr, batch + 1, k->device, &paging->page_indptr) ||
-        !tensor_read_int32(of->rows, batch, k->device, &paging->page_rows))
+        !read_page_rows(of->rows, batch, k->device, paging))
         return false;
     if (of->table == Py_None) {
         if (of->indptr != Py_None || of->v_table != Py_None)

@@ -187,6 +187,7 @@ class flash_paging_t(_SizedStructure):
         ("page_indptr", c_void_p),
         ("page_rows", c_void_p),
         ("v_page_table", c_void_p),
+        ("page_rows64", c_void_p),
     ]
 
 

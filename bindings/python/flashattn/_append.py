@@ -4,6 +4,7 @@ their positions on the way."""
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 from . import _abi, _numbers, _stream, _tensor, latent
@@ -227,7 +228,7 @@ class _Append:
             table=self._table(page_table, "page_table", page_indptr),
             v_table=self._table(v_page_table, "v_page_table", page_indptr),
             indptr=self._lengths(page_indptr, "page_indptr", batch + 1),
-            rows=self._lengths(page_rows, "page_rows", batch),
+            rows=self._lengths(page_rows, "page_rows", batch, _tensor.rows_view),
             on_host=self.args.device == _abi.FLASH_DEVICE_CPU,
         )
         self.args.seqlen_k = self._paging.longest(None)
@@ -294,13 +295,19 @@ class _Append:
     def _same_device(self, **views: View) -> None:
         _tensor.check_same_device("k_new", self.k_new, **views)
 
-    def _lengths(self, array: Any, name: str, count: int | None) -> View | None:
+    def _lengths(
+        self,
+        array: Any,
+        name: str,
+        count: int | None,
+        view: Callable[..., View] = _tensor.lengths_view,
+    ) -> View | None:
         if array is None:
             return None
-        view = _tensor.lengths_view(array, name, count, self._stream)
-        self._same_device(**{name: view})
-        self._kept.append(view)
-        return view
+        found = view(array, name, count, self._stream)
+        self._same_device(**{name: found})
+        self._kept.append(found)
+        return found
 
     def _int32(self, array: Any, name: str, more: int = 0) -> int | None:
         """Returns the address of batch + `more` values."""

@@ -114,8 +114,8 @@ def flash_attn_func(
     v_page_table     page_table of v, where it differs from that of k
     page_indptr      [batch + 1] int32: page_table is flat, and sequence b has page_table[
                      page_indptr[b]] up to page_indptr[b + 1]
-    page_rows        [batch] int32: the row of page_table that sequence b has; without page_table
-                     the entry of k and v that it has, its slot
+    page_rows        [batch] int32 or int64: the row of page_table that sequence b has; without
+                     page_table the entry of k and v that it has, its slot
     k_descale        scale of a k of float8_e4m3fn, whose elements are multiplied by it: a number,
                      or a float32 array [batch, n_heads_kv] of any strides; None: 1
     v_descale        the same for v

@@ -33,14 +33,16 @@ class Paging:
         self._check_tables(batch)
         if on_host:
             self._check_ends(batch)
+        is_wide = rows is not None and rows.dtype == "int64"
         self.struct = _abi.flash_paging_t(
             page_size=self.page_size,
             n_pages=self.n_pages,
             page_table=_tensor.address(table),
             page_table_stride=self._stride(),
             page_indptr=_tensor.address(indptr),
-            page_rows=_tensor.address(rows),
+            page_rows=None if is_wide else _tensor.address(rows),
             v_page_table=_tensor.address(v_table),
+            page_rows64=_tensor.address(rows) if is_wide else None,
         )
 
     def longest(self, max_seqlen_k: int | None) -> int:
@@ -82,13 +84,13 @@ class Paging:
         if self.table is None:
             return
         if self.indptr is not None:
-            end = _tensor.read_int32(self.indptr, batch)
+            end = _tensor.read_integer(self.indptr, batch)
             if end > self.table.shape[0]:
                 raise ValueError(
                     f"page_indptr ends at {end}, page_table has {self.table.shape[0]} ids"
                 )
         for b in range(batch if self.rows is not None else 0):
-            row = _tensor.read_int32(self.rows, b)
+            row = _tensor.read_integer(self.rows, b)
             if row >= self.table.shape[0]:
                 raise ValueError(
                     f"page_rows[{b}] is {row}, page_table has {self.table.shape[0]} rows"

@@ -7,7 +7,7 @@ behind ragged lengths); the library checks values, with its own messages.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import _abi, _argument_list, _numbers, _stream, _tensor, latent
@@ -190,7 +190,7 @@ class Problem:
             table=self._table(page_table, "page_table", page_indptr),
             v_table=self._table(v_page_table, "v_page_table", page_indptr),
             indptr=self._lengths(page_indptr, "page_indptr", batch + 1),
-            rows=self._lengths(page_rows, "page_rows", batch),
+            rows=self._lengths(page_rows, "page_rows", batch, _tensor.rows_view),
             on_host=self.q.device == _abi.FLASH_DEVICE_CPU,
         )
         self.args.paging = ctypes.addressof(self._paging.struct)
@@ -263,7 +263,13 @@ class Problem:
             raise ValueError("cu_seqlens_q is empty: batch + 1 values, from 0 on")
         return count - 1
 
-    def _lengths(self, array: Any, name: str, count: int | None) -> View | None:
+    def _lengths(
+        self,
+        array: Any,
+        name: str,
+        count: int | None,
+        view: Callable[..., View] = _tensor.lengths_view,
+    ) -> View | None:
         if array is None:
             return None
         if self.q.device != _abi.FLASH_DEVICE_CPU and isinstance(array, (list, tuple)):
@@ -271,7 +277,7 @@ class Problem:
                 f"{name} is of type {type(array).__name__}, and q is in CUDA memory: "
                 "lengths must be an int32 array on q's device"
             )
-        lengths = _tensor.lengths_view(array, name, count, self.stream)
+        lengths = view(array, name, count, self.stream)
         _tensor.check_same_device("q", self.q, **{name: lengths})
         return lengths
 
@@ -296,11 +302,11 @@ class Problem:
             return
         batch = self.args.batch
         if self.cu_seqlens_q is not None:
-            end = _tensor.read_int32(self.cu_seqlens_q, batch)
+            end = _tensor.read_integer(self.cu_seqlens_q, batch)
             if end != self.q.shape[0]:
                 raise ValueError(f"cu_seqlens_q ends at {end}, q has {self.q.shape[0]} tokens")
         if self.cu_seqlens_k is not None:
-            end = _tensor.read_int32(self.cu_seqlens_k, batch)
+            end = _tensor.read_integer(self.cu_seqlens_k, batch)
             if end > self.k.shape[0]:
                 raise ValueError(f"cu_seqlens_k ends at {end}, k has {self.k.shape[0]} tokens")
 

@@ -162,11 +162,27 @@ def lengths_view(
     array: Any, name: str, count: int | None = None, stream: int = _stream.DEFAULT
 ) -> View:
     """Returns a view of `count` contiguous int32 values; converts sequences of Python integers."""
+    return _integers_view(array, name, count, stream, "int32")
+
+
+def rows_view(
+    array: Any, name: str, count: int | None = None, stream: int = _stream.DEFAULT
+) -> View:
+    """Does the same for values of int32 or int64."""
+    return _integers_view(array, name, count, stream, "int32", "int64")
+
+
+def int64_view(array: Any, name: str, count: int, stream: int = _stream.DEFAULT) -> View:
+    """Does the same for values of int64."""
+    return _integers_view(array, name, count, stream, "int64")
+
+
+def _integers_view(array: Any, name: str, count: int | None, stream: int, *dtypes: str) -> View:
     if isinstance(array, (list, tuple)):
-        array = _array_of(array, name, np.int32)
+        array = _array_of(array, name, np.dtype(dtypes[0]))
     result = view(array, name, stream)
-    if result.dtype != "int32":
-        raise ValueError(f"{name} is {result.dtype}, not int32")
+    if result.dtype not in dtypes:
+        raise ValueError(f"{name} is {result.dtype}, not {' or '.join(dtypes)}")
     return _check_flat(result, name, count)
 
 
@@ -178,16 +194,6 @@ def _check_flat(result: View, name: str, count: int | None) -> View:
     if count is not None and result.shape[0] != count:
         raise ValueError(f"{name} has {result.shape[0]} values, not {count}")
     return result
-
-
-def int64_view(array: Any, name: str, count: int, stream: int = _stream.DEFAULT) -> View:
-    """Returns a view of `count` contiguous int64 values; converts sequences of Python integers."""
-    if isinstance(array, (list, tuple)):
-        array = _array_of(array, name, np.int64)
-    result = view(array, name, stream)
-    if result.dtype != "int64":
-        raise ValueError(f"{name} is {result.dtype}, not int64")
-    return _check_flat(result, name, count)
 
 
 def table_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAULT) -> View:
@@ -263,9 +269,10 @@ def check_outputs(**outputs: View | None) -> None:
             )
 
 
-def read_int32(lengths: View, index: int) -> int:
-    """Returns one value of a view of int32 in CPU memory."""
-    return ctypes.c_int32.from_address(lengths.data + 4 * index).value
+def read_integer(array: View, index: int) -> int:
+    """Returns one value of a view of int32 or int64 in CPU memory."""
+    kind = ctypes.c_int32 if array.dtype == "int32" else ctypes.c_int64
+    return kind.from_address(array.data + ctypes.sizeof(kind) * index).value
 
 
 _NOWHERE = ctypes.c_int64()

@@ -113,7 +113,7 @@ def _append(frame: AppendFrame, call: Call) -> None:
         placement.lengths(cu_seqlens_q, batch + 1, index),
         placement.lengths(used, batch, index),
         placement.lengths(used_after, batch, index),
-        placement.per_token(slots, n_tokens, index),
+        placement.int64s(slots, n_tokens, index),
         batch,
         seqlen_new,
         seqlen_k,
@@ -185,6 +185,6 @@ def _pack_rotary(
         stride,
         n_positions,
         2 * n_pairs,
-        placement.per_token(positions, n_tokens, index),
+        placement.int64s(positions, n_tokens, index),
         placement.lengths(start, batch, index),
     )

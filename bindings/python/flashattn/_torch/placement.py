@@ -50,13 +50,13 @@ def lengths(array: Tensor | None, count: int, index: int) -> int:
     return _address(array)
 
 
-def per_token(array: Tensor | None, n_tokens: int, index: int) -> int:
-    """Returns the address of `n_tokens` contiguous int64 values, 0 for None."""
+def int64s(array: Tensor | None, count: int, index: int) -> int:
+    """Returns the address of `count` contiguous int64 values, 0 for None."""
     if array is None:
         return 0
     if (
         array.dtype is not torch.int64
-        or array.shape != (n_tokens,)
+        or array.shape != (count,)
         or not array.is_contiguous()
         or not is_at(array, index)
     ):
@@ -79,6 +79,7 @@ def pages(frame: CacheFrame, k: Tensor, where: Pages, batch: int, index: int) ->
     """Packs flash_paging_t into the frame, for K in pages: [n_pages, page_size, n_heads_kv,
     d_head]. Returns how many keys a sequence can have."""
     table, v_table, indptr, rows = where
+    is_wide = rows is not None and rows.dtype is torch.int64
     n_pages, page_size = k.shape[0], k.shape[1]
     if table is None:
         if indptr is not None or v_table is not None:
@@ -95,8 +96,9 @@ def pages(frame: CacheFrame, k: Tensor, where: Pages, batch: int, index: int) ->
         0 if table is None else _address(table),
         stride,
         lengths(indptr, batch + 1, index),
-        lengths(rows, batch, index),
+        0 if is_wide else lengths(rows, batch, index),
         0 if v_table is None else _address(v_table),
+        int64s(rows, batch, index) if is_wide else 0,
     )
     if index < 0 and table is not None:
         _check_ends(table, indptr, rows, batch)
