@@ -1,11 +1,15 @@
 # Install rules: the library (component runtime), what a build against it needs (development), and
-# only the library inside the Python package (python).
+# only the library inside the Python package (python), with the sources of the plug-in for ggml.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 if(SKBUILD)
     install(FILES $<TARGET_FILE:flashattn> RENAME libflashattn.so
             DESTINATION flashattn COMPONENT python)
+    # What flashattn.ggml compiles on the user's machine, for the ggml that is there.
+    file(GLOB _plugin bindings/ggml/*.cc bindings/ggml/*.h)
+    install(FILES ${_plugin} include/flashattn.h
+            DESTINATION flashattn/ggml/plugin COMPONENT python)
     return()
 endif()
 

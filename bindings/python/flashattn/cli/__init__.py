@@ -16,10 +16,21 @@ from typing import NoReturn
 from .. import device
 from .._library import library
 from ..errors import FlashAttnError
-from . import bench, bench_chunks, bench_decode, check, forward, info, listing, memory, tune
+from . import (
+    bench,
+    bench_chunks,
+    bench_decode,
+    check,
+    forward,
+    ggml,
+    info,
+    listing,
+    memory,
+    tune,
+)
 from .problem import BadInput
 
-_COMMANDS = (info, listing, forward, bench, bench_decode, bench_chunks, tune, check)
+_COMMANDS = (info, listing, forward, bench, bench_decode, bench_chunks, tune, check, ggml)
 _STOPPED_READING = 141  # what shells report of a program that SIGPIPE ended
 _EXPECTED = (
     BadInput,
