@@ -19,14 +19,9 @@ static __device__ __forceinline__ float load_bias(const flash_bias_t &bias, int6
     return dtype_load<FLASH_DTYPE_FP32>(bias.mask, at);
 }
 
-/* Returns what the mask adds to a key that it covers; -infinity hides the key. */
-static __device__ __forceinline__ float number_of_key(const flash_bias_t &bias,
-                                                      const flash_bias_row_t &row, int64_t at) {
-    const float number = load_bias(bias, at);
-    return bias.head_scale ? flash_scaled_number(number, row.factor) : number;
-}
-
-/* Returns what joins the scaled score of a key, in the exponent of e; -infinity hides the key. */
+/* Returns what joins the scaled score of a key, in the exponent of e; -infinity hides the key.
+ * HAS_FACTORS: the mask's numbers are multiplied. */
+template <bool HAS_FACTORS>
 static __device__ __forceinline__ float bias_of_key(const flash_bias_t &bias,
                                                     const flash_bias_row_t &row, int32_t key) {
     float sum = flash_bias_alibi(&row, key);
@@ -34,7 +29,8 @@ static __device__ __forceinline__ float bias_of_key(const flash_bias_t &bias,
         return sum;
     const int64_t at = flash_bias_at(&bias, &row, key);
     if (bias.kind == FLASH_MASK_ADD)
-        return sum + number_of_key(bias, row, at);
+        return sum + (HAS_FACTORS ? flash_scaled_number(load_bias(bias, at), row.factor)
+                                  : load_bias(bias, at));
     const uint32_t word = static_cast<const uint32_t *>(bias.mask)[at];
     return flash_bias_shows(word, &row, key) ? sum : -INFINITY;
 }

@@ -5,11 +5,10 @@
 #include "common/copy_q.h"
 #include "common/dtype.cuh"
 
-/* A token is found once per block. A ragged batch has its tokens one after the other. */
-static __device__ __forceinline__ int64_t token_at(const copy_q_params_t &p,
-                                                   const flash_strides_t &stride, int64_t token) {
-    return p.cu_seqlens_q ? token * stride.seq
-                          : token / p.seqlen_q * stride.batch + token % p.seqlen_q * stride.seq;
+static __device__ __forceinline__ int64_t place_of(const copy_q_params_t &p, int64_t token) {
+    return p.is_dense
+               ? token * p.from_stride.seq
+               : token / p.seqlen_q * p.from_stride.batch + token % p.seqlen_q * p.from_stride.seq;
 }
 
 static __device__ __forceinline__ int64_t count_tokens(const copy_q_params_t &p) {
@@ -36,28 +35,28 @@ template <int DTYPE> union vector {
 };
 
 template <int DTYPE>
-static __device__ __forceinline__ void copy_unit(const copy_q_params_t &p, const float *from,
-                                                 uint16_t *to, int64_t unit) {
-    const int64_t head = unit / p.row_units;
-    const int32_t column = (int32_t)(unit % p.row_units) * COPY_Q_VECTOR;
+static __device__ __forceinline__ void copy_vector(const copy_q_params_t &p, const float *from,
+                                                   uint16_t *to, int32_t column) {
     float x[COPY_Q_VECTOR];
     vector<DTYPE> y;
-    load_vector(p, from + head * p.from_stride.head, column, x);
+    load_vector(p, from, column, x);
 #pragma unroll
     for (int i = 0; i < COPY_Q_VECTOR; i++)
         y.element[i] = dtype_traits<DTYPE>::from_fp32(x[i]);
-    *reinterpret_cast<uint4 *>(to + head * p.to_stride.head + column) = y.bits;
+    *reinterpret_cast<uint4 *>(to + column) = y.bits;
 }
 
+/* A block takes token after token, and some heads at once of each. */
 template <int DTYPE> static __device__ __forceinline__ void copy_tokens(const copy_q_params_t &p) {
-    const int64_t n_parts = count_tokens(p) * p.token_blocks;
-    for (int64_t part = blockIdx.x; part < n_parts; part += gridDim.x) {
-        const int64_t token = part / p.token_blocks;
-        const int64_t unit = part % p.token_blocks * COPY_Q_THREADS + threadIdx.x;
-        const float *from = p.from + token_at(p, p.from_stride, token);
-        uint16_t *to = static_cast<uint16_t *>(p.to) + token_at(p, p.to_stride, token);
-        if (unit < p.token_units)
-            copy_unit<DTYPE>(p, from, to, unit);
+    const int64_t n_tokens = count_tokens(p);
+    const int32_t first_head = threadIdx.x / p.row_vectors;
+    const int32_t column = threadIdx.x % p.row_vectors * COPY_Q_VECTOR;
+    for (int64_t token = blockIdx.x; token < n_tokens; token += gridDim.x) {
+        const float *from = p.from + place_of(p, token);
+        uint16_t *to = static_cast<uint16_t *>(p.to) + token * p.to_stride.seq;
+        for (int64_t head = first_head; head < p.n_heads; head += p.block_heads)
+            copy_vector<DTYPE>(p, from + head * p.from_stride.head, to + head * p.to_stride.head,
+                               column);
     }
 }
 

@@ -8,7 +8,7 @@
 #include "common/params.h"
 
 enum {
-    COPY_Q_THREADS = 128,   /* per block */
+    COPY_Q_THREADS = 512,   /* per block, at most */
     COPY_Q_VECTOR = 8,      /* elements that a thread copies at once, 16 bytes of the copy */
     COPY_Q_ALIGNMENT = 128, /* bytes, of the copy's first row */
 };
@@ -22,11 +22,12 @@ typedef struct copy_q_params {
     int64_t n_tokens;            /* that the copy has room for */
     int32_t seqlen_q;
     int32_t batch;
+    int32_t n_heads;
+    int32_t block_heads; /* that a block copies at once */
     int32_t d_head;
-    int32_t row_units;    /* vectors of a head */
-    int32_t is_aligned;   /* 1: vectors of `from` lie at 16-byte aligned addresses */
-    int64_t token_units;  /* vectors of a token */
-    int64_t token_blocks; /* blocks that share a token */
+    int32_t row_vectors; /* of a head */
+    int32_t is_aligned;  /* 1: vectors of `from` lie at 16-byte aligned addresses */
+    int32_t is_dense;    /* 1: from_stride.seq is the way from each token to the next */
 } copy_q_params_t;
 
 /* The copy is contiguous, but for rows that are filled up to whole vectors. */

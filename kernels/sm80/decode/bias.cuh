@@ -31,6 +31,22 @@ make_row_biases(const sm80_decode_params_t &params, const decode_block_t &block,
     return rows;
 }
 
+template <flash_config_t C, bool HAS_FACTORS>
+static __device__ __forceinline__ void add_biases_of(score_tile<C> &s, const flash_bias_t &bias,
+                                                     const row_biases<C> &rows, int32_t step_key,
+                                                     float log2_unit) {
+    const int32_t first = step_key + threadIdx.x % DECODE_WARP_THREADS / 4;
+#pragma unroll
+    for (int n = 0; n < row_groups<C>; ++n)
+#pragma unroll
+        for (int m = 0; m < key_tiles<C>; ++m)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                s.of[n][m][i] = add_bias(
+                    s.of[n][m][i], log2_unit,
+                    bias_of_key<HAS_FACTORS>(bias, rows.of[n][i % 2], first + m * 16 + i / 2 * 8));
+}
+
 /* Adds the bias of the keys from step_key on; scores are in the exponent of 2 then. */
 template <flash_config_t C>
 static __device__ __forceinline__ void add_biases(score_tile<C> &s, const flash_bias_t &bias,
@@ -39,16 +55,10 @@ static __device__ __forceinline__ void add_biases(score_tile<C> &s, const flash_
     if constexpr (has_bias<C>) {
         if (!flash_has_bias(&bias))
             return;
-        const int32_t first = step_key + threadIdx.x % DECODE_WARP_THREADS / 4;
-#pragma unroll
-        for (int n = 0; n < row_groups<C>; ++n)
-#pragma unroll
-            for (int m = 0; m < key_tiles<C>; ++m)
-#pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    s.of[n][m][i] =
-                        add_bias(s.of[n][m][i], log2_unit,
-                                 bias_of_key(bias, rows.of[n][i % 2], first + m * 16 + i / 2 * 8));
+        if (bias.head_scale == NULL)
+            add_biases_of<C, false>(s, bias, rows, step_key, log2_unit);
+        else
+            add_biases_of<C, true>(s, bias, rows, step_key, log2_unit);
     }
 }
 

@@ -9,46 +9,33 @@
 #include "sm90/ptx/predicated.cuh"
 #include "sm90/softmax/bias_keys.cuh"
 
-/* Loads pair i of elements that lie side by side. */
+/* Adds pair i of elements that lie side by side to two scores. */
 template <int DTYPE>
-static __device__ __forceinline__ float2 load_pair(const void *elements, int i);
+static __device__ __forceinline__ void add_pair(float &low, float &high, float scale,
+                                                const void *elements, int i);
 
 template <>
-__device__ __forceinline__ float2 load_pair<FLASH_DTYPE_FP16>(const void *elements, int i) {
-    return fp32_from_fp16_pair(__ldg(static_cast<const uint32_t *>(elements) + i));
+__device__ __forceinline__ void add_pair<FLASH_DTYPE_FP16>(float &low, float &high, float scale,
+                                                           const void *elements, int i) {
+    const float2 pair = fp32_from_fp16_pair(__ldg(static_cast<const uint32_t *>(elements) + i));
+    low = fmaf(low, scale, pair.x);
+    high = fmaf(high, scale, pair.y);
 }
 
 template <>
-__device__ __forceinline__ float2 load_pair<FLASH_DTYPE_BF16>(const void *elements, int i) {
+__device__ __forceinline__ void add_pair<FLASH_DTYPE_BF16>(float &low, float &high, float scale,
+                                                           const void *elements, int i) {
     const uint32_t pair = __ldg(static_cast<const uint32_t *>(elements) + i);
-    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+    low = fmaf(low, scale, __uint_as_float(pair << 16));
+    high = fmaf(high, scale, __uint_as_float(pair & 0xffff0000u));
 }
 
 template <>
-__device__ __forceinline__ float2 load_pair<FLASH_DTYPE_FP32>(const void *elements, int i) {
-    return __ldg(static_cast<const float2 *>(elements) + i);
-}
-
-/* The numbers of the thread's two rows are multiplied by this. Most masks have no factors. */
-template <bool HAS_FACTORS> struct number_scale {};
-template <> struct number_scale<true> { float of_row[2]; };
-
-template <bool HAS_FACTORS, typename R>
-static __device__ __forceinline__ number_scale<HAS_FACTORS> find_number_scale(const R &row_of) {
-    if constexpr (HAS_FACTORS)
-        return {{row_of(0).factor, row_of(1).factor}};
-    else
-        return {};
-}
-
-/* Returns what a number of a row adds. */
-template <bool HAS_FACTORS>
-static __device__ __forceinline__ float
-added_number(float number, const number_scale<HAS_FACTORS> &scale, int half) {
-    if constexpr (HAS_FACTORS)
-        return flash_scaled_number(number, scale.of_row[half]);
-    else
-        return number;
+__device__ __forceinline__ void add_pair<FLASH_DTYPE_FP32>(float &low, float &high, float scale,
+                                                           const void *elements, int i) {
+    const float2 pair = __ldg(static_cast<const float2 *>(elements) + i);
+    low = fmaf(low, scale, pair.x);
+    high = fmaf(high, scale, pair.y);
 }
 
 /* Says whether the mask covers the whole block, and whether two neighbours, of which the first has
@@ -63,21 +50,18 @@ static __device__ __forceinline__ bool has_pairs(const flash_bias_t &bias,
            keys.column + C.B_c <= bias.n_keys;
 }
 
-template <flash_config_t C, int DTYPE, bool HAS_FACTORS, typename R>
+template <flash_config_t C, int DTYPE, typename R>
 static __device__ __forceinline__ void add_pairs(score_tile<C> &s, const flash_bias_t &bias,
                                                  const bias_keys_t &keys,
                                                  const score_scale_t &scale, const R &row_of) {
-    const number_scale<HAS_FACTORS> factors = find_number_scale<HAS_FACTORS>(row_of);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int64_t at = row_of(half).at + (int32_t)keys.column + tile_column();
         const char *elements = static_cast<const char *>(bias.mask) + at * dtype_size(DTYPE);
 #pragma unroll
         for (int i = 0; i < C.B_c / 8; ++i) {
-            const float2 pair = load_pair<DTYPE>(elements, 4 * i);
             float *x = &s.s[4 * i + 2 * half];
-            x[0] = fmaf(x[0], scale.of_row[half], added_number(pair.x, factors, half));
-            x[1] = fmaf(x[1], scale.of_row[half], added_number(pair.y, factors, half));
+            add_pair<DTYPE>(x[0], x[1], scale.of_row[half], elements, 4 * i);
         }
     }
 }
@@ -124,36 +108,35 @@ static __device__ __forceinline__ void for_each_number(score_tile<C> &s, const f
             }
 }
 
-template <flash_config_t C, bool HAS_FACTORS, typename R>
+/* Adds numbers that may lie apart, times the factors of their rows. */
+template <flash_config_t C, typename R>
 static __device__ __forceinline__ void
-add_apart_or_pairs(score_tile<C> &s, const flash_bias_t &bias, const bias_keys_t &keys,
-                   const score_scale_t &scale, const R &row_of) {
-    DTYPES_KNOWN(5); /* numbers are of no other type */
-    if (!has_pairs<C>(bias, keys)) {
-        const number_scale<HAS_FACTORS> factors = find_number_scale<HAS_FACTORS>(row_of);
-        scale_scores<C>(s, scale);
-        for_each_number<C>(s, bias, keys, row_of, [&](float &score, float number, int half) {
-            score += added_number(number, factors, half);
-        });
-    } else if (bias.dtype == FLASH_DTYPE_FP16) {
-        add_pairs<C, FLASH_DTYPE_FP16, HAS_FACTORS>(s, bias, keys, scale, row_of);
-    } else if (bias.dtype == FLASH_DTYPE_BF16) {
-        add_pairs<C, FLASH_DTYPE_BF16, HAS_FACTORS>(s, bias, keys, scale, row_of);
-    } else {
-        add_pairs<C, FLASH_DTYPE_FP32, HAS_FACTORS>(s, bias, keys, scale, row_of);
-    }
+add_scaled_numbers(score_tile<C> &s, const flash_bias_t &bias, const bias_keys_t &keys,
+                   const R &row_of) {
+    const float factors[2] = {row_of(0).factor, row_of(1).factor};
+    for_each_number<C>(s, bias, keys, row_of, [&](float &score, float number, int half) {
+        score += flash_scaled_number(number, factors[half]);
+    });
 }
 
 /* Adds numbers. -infinity does not hide a score yet that is NaN or infinity: they give NaN, which
- * raise_biased_max() finds. */
+ * raise_biased_max() finds. Pairs have no factors: few masks have any, and more copies of the code
+ * would make it slower for all. */
 template <flash_config_t C, typename R>
 static __device__ __forceinline__ void add_numbers(score_tile<C> &s, const flash_bias_t &bias,
                                                    const bias_keys_t &keys,
                                                    const score_scale_t &scale, const R &row_of) {
-    if (bias.head_scale == nullptr)
-        add_apart_or_pairs<C, false>(s, bias, keys, scale, row_of);
-    else
-        add_apart_or_pairs<C, true>(s, bias, keys, scale, row_of);
+    DTYPES_KNOWN(5); /* numbers are of no other type */
+    if (bias.head_scale != nullptr || !has_pairs<C>(bias, keys)) {
+        scale_scores<C>(s, scale);
+        add_scaled_numbers<C>(s, bias, keys, row_of);
+    } else if (bias.dtype == FLASH_DTYPE_FP16) {
+        add_pairs<C, FLASH_DTYPE_FP16>(s, bias, keys, scale, row_of);
+    } else if (bias.dtype == FLASH_DTYPE_BF16) {
+        add_pairs<C, FLASH_DTYPE_BF16>(s, bias, keys, scale, row_of);
+    } else {
+        add_pairs<C, FLASH_DTYPE_FP32>(s, bias, keys, scale, row_of);
+    }
 }
 
 #endif

@@ -70,10 +70,15 @@ static bool is_aligned(const wide_q_t *q) {
     return (uintptr_t)q->data % VECTOR_BYTES == 0 && strides % VECTOR_FLOATS == 0;
 }
 
+/* Says whether the tokens of all sequences lie one stride after the other. */
+static bool is_dense(const flash_params_t *p, const flash_strides_t *stride) {
+    return p->cu_seqlens_q != NULL || p->batch == 1 ||
+           stride->batch == (int64_t)p->seqlen_q * stride->seq;
+}
+
 static copy_q_params_t params_of(const problem_t *problem) {
     const flash_params_t *p = &problem->params;
-    const int32_t row_units = (int32_t)(copy_q_row(p->d_head) / COPY_Q_VECTOR);
-    const int64_t token_units = (int64_t)row_units * p->n_heads;
+    const int64_t row_vectors = copy_q_row(p->d_head) / COPY_Q_VECTOR;
     return (copy_q_params_t){.from = problem->wide_q.data,
                              .to = (void *)(uintptr_t)p->q,
                              .from_stride = problem->wide_q.stride,
@@ -82,18 +87,20 @@ static copy_q_params_t params_of(const problem_t *problem) {
                              .n_tokens = (int64_t)most_tokens(p),
                              .seqlen_q = p->seqlen_q,
                              .batch = p->batch,
+                             .n_heads = p->n_heads,
+                             .block_heads =
+                                 (int32_t)min64(max64(COPY_Q_THREADS / row_vectors, 1), p->n_heads),
                              .d_head = p->d_head,
-                             .row_units = row_units,
-                             .token_units = token_units,
-                             .token_blocks = divide_up(token_units, COPY_Q_THREADS),
-                             .is_aligned = is_aligned(&problem->wide_q)};
+                             .row_vectors = (int32_t)row_vectors,
+                             .is_aligned = is_aligned(&problem->wide_q),
+                             .is_dense = is_dense(p, &problem->wide_q.stride)};
 }
 
 static flash_status_t enqueue(const problem_t *problem, flash_stream_t stream) {
-    enum { MOST_BLOCKS = 1 << 20 }; /* with more parts, each block takes several in turn */
+    enum { MOST_BLOCKS = 1 << 20 }; /* with more tokens, each block takes several in turn */
     const copy_q_params_t params = params_of(problem);
-    const cuda_grid_t grid = {.blocks = min64(params.n_tokens * params.token_blocks, MOST_BLOCKS),
-                              .threads = COPY_Q_THREADS};
+    const cuda_grid_t grid = {.blocks = min64(params.n_tokens, MOST_BLOCKS),
+                              .threads = params.block_heads * params.row_vectors};
     return launch_grid(symbol_for(problem->dtype), &grid, &params, stream);
 }
 
