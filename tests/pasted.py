@@ -41,6 +41,7 @@ NOT_PASTED = {
     r"pip install transformers": "takes gigabytes",
     r"pip install \. ": "is pip install '.[cli]' with less",
     r"torch_calls\.py|hf_walk\.py": "needs torch, which takes gigabytes",
+    r"jax_host\.py": "needs JAX",
     r"build/described": "needs nvcc",
     r"test_kernels": "a developer's build has it: the step unit of ./dev test",
     r"codegen --list": "tests/codegen runs it",

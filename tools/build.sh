@@ -70,8 +70,9 @@ abi_baseline() {
 }
 
 c_sources() {
-    find include src kernels bindings tests tools benchmarks examples -name '*.[ch]' -o -name '*.hpp' \
-        -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh'
+    find include src kernels bindings tests tools benchmarks examples -name vendor -prune \
+        -o -name '*.[ch]' -print -o -name '*.hpp' -print -o -name '*.cc' -print \
+        -o -name '*.cu' -print -o -name '*.cuh' -print
 }
 
 format() {

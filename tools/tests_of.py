@@ -69,6 +69,13 @@ TOLD = {
     "src/cuda/*/launch_*": _DEVICE_CALLS,
     "src/cuda/*/merge_*": _DEVICE_CALLS + " tests/gpu/test_gpu_decode.py",
     "src/cuda/runtime/*": "tests/gpu/test_gpu_streams.py tests/gpu/test_gpu_devices.py",
+    "src/xla/*": """
+        tests/python/test_jax.py tests/python/test_jax_refusals.py tests/gpu/test_gpu_jax.py
+    """,
+    "bindings/python/flashattn/_jax/*": """
+        tests/python/test_jax.py tests/python/test_jax_refusals.py
+        tests/python/test_jax_transforms.py
+    """,
     "bindings/python/extension/*": "tests/python/test_torch_extension.py",
     "bindings/python/flashattn/__main__.py": "tests/python/test_command_line.py",
     "codegen/__init__.py": "tests/codegen/test_codegen_command_line.py",

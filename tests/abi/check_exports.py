@@ -1,6 +1,7 @@
-"""The library exports what the header declares, all of it and nothing else.
+"""The library exports what the public header and that of the handlers for XLA declare, all of it
+and nothing else.
 
-usage: check_exports.py flashattn.h libflashattn.so|libflashattn.a
+usage: check_exports.py flashattn.h xla_forward.h libflashattn.so|libflashattn.a
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ def exported(library: str) -> set[str]:
 
 
 def main() -> int:
-    header, library = declared(Path(sys.argv[1]).read_text()), exported(sys.argv[2])
+    *headers, path = sys.argv[1:]
+    header = {name for text in headers for name in declared(Path(text).read_text())}
+    library = exported(path)
     for name in sorted(header - library):
-        print(f"{name} is declared in the header and not exported")
+        print(f"{name} is declared in a header and not exported")
     for name in sorted(library - header):
-        print(f"{name} is exported and not declared in the header")
+        print(f"{name} is exported and not declared in a header")
     print(f"{len(header)} functions declared, {len(library)} symbols exported")
     return 0 if header == library and header else 1
 

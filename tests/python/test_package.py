@@ -49,7 +49,7 @@ def test_import_needs_no_library_and_the_oracle_neither() -> None:
 import sys
 import flashattn, flashattn.oracle, flashattn.compare, numpy as np
 x = np.ones((1, 2, 1, 4)); assert (flashattn.oracle.attention(x, x, x)[0] == 1).all()
-assert not {"torch", "rich", "matplotlib", "ml_dtypes"} & set(sys.modules)
+assert not {"jax", "torch", "rich", "matplotlib", "ml_dtypes"} & set(sys.modules)
 """
     assert run_python("-c", code, FLASHATTN_LIBRARY="/absent.so").returncode == 0
 

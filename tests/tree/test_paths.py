@@ -22,7 +22,7 @@ SOURCES = sorted(
     path
     for folder in ("include", "src", "kernels")
     for path in (ROOT / folder).rglob("*")
-    if path.suffix in {".c", ".h", ".hpp", ".cu", ".cuh"}
+    if path.suffix in {".c", ".h", ".hpp", ".cu", ".cuh"} and "vendor" not in path.parts
 )
 
 # Files that the generator writes into a build; those of single kernels are never named.

@@ -91,6 +91,11 @@ class Problem:
         *batch, seqlen, n_heads, _ = self.q.shape
         return (*batch, n_heads, seqlen)
 
+    @property
+    def mask_columns(self) -> int:
+        """Gives the number of keys that the call's mask covers."""
+        return self._bias_mask.struct.n_keys
+
     def set_output(self, out: Any, lse: Any) -> None:
         """Points args at the arrays of O and, unless None, LSE."""
         _stream.check(self.stream, out=out, lse=lse)

@@ -1,0 +1,1 @@
+"""The parts of flashattn.jax, a job per module."""

@@ -1,0 +1,133 @@
+"""This module has a call of flashattn.jax as JAX knows it while it traces: shapes, types and
+numbers, without data.
+
+It asks Problem, as the functions for all arrays do, about arrays of the same shapes that take no
+memory: so messages are the same, and so are the numbers that go to the library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _abi, _argument_list
+from .._argument_list import ATTENTION
+from .._attention import workspace_size
+from .._problem import Problem
+
+# OPERANDS is the order in which arrays are passed, which the library's handlers have too.
+OPERANDS = ("q", "k", "v", *_argument_list.ARRAYS)
+
+# These members of flash_forward_args_t, by their names, are attributes of a call.
+_INTEGERS = (
+    "attention_chunk",
+    "flags",
+    "n_multiprocessors",
+    "seqlen_k",
+    "seqlen_q",
+    "window_left",
+    "window_right",
+)
+_REALS = ("softcap", "softmax_scale")
+
+
+class Call(NamedTuple):
+    """Holds what of a call does not change with shapes: it can be hashed.
+
+    operands  names of the arrays, in the order of OPERANDS
+    numbers   (name, value) of each argument that is no array
+    """
+
+    operands: tuple[str, ...]
+    numbers: tuple[tuple[str, Any], ...]
+    out_dtype: str | None
+    return_lse: bool
+
+    def problem(self, arrays: Sequence[Any]) -> Problem:
+        """Returns the call's problem for arrays, or avals, of these shapes and types."""
+        numbers = {**dict(self.numbers), "out_dtype": self.out_dtype}
+        return problem_of(dict(zip(self.operands, arrays)), numbers)
+
+    def attributes(self, problem: Problem) -> dict[str, np.generic]:
+        """Returns the attributes of the custom call. Those that are 0 are left out."""
+        args = problem.args
+        integers = {name: getattr(args, name) for name in _INTEGERS}
+        integers["operands"] = sum(1 << OPERANDS.index(name) for name in self.operands)
+        if args.mask is not None:
+            mask = ctypes.cast(args.mask, ctypes.POINTER(_abi.flash_mask_t)).contents
+            integers |= {"mask_keys": mask.n_keys, "mask_flags": mask.flags}
+        found = {name: np.int64(value) for name, value in integers.items()}
+        found |= {name: np.float32(getattr(args, name)) for name in _REALS}
+        return {name: value for name, value in sorted(found.items()) if value != 0}
+
+
+def problem_of(arrays: Mapping[str, Any], numbers: Mapping[str, Any]) -> Problem:
+    """Returns the problem of arrays, or avals, by name, and of the other arguments that describe
+    it. Raises what a call of the functions for all arrays would raise for them."""
+    stand_ins = {name: _stand_in(name, array, arrays) for name, array in arrays.items()}
+    q, k, v = (stand_ins.pop(name) for name in ("q", "k", "v"))
+    return Problem(q, k, v, {**stand_ins, **numbers})
+
+
+def workspace_bytes(problem: Problem, device: int) -> int:
+    """Returns the bytes of memory that the call works in on a device. Raises what the call would
+    raise there, such as that the library has no kernel for it."""
+    problem.args.device = device
+    return workspace_size(problem.args, None)
+
+
+def numbers_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments that describe a problem and are no arrays, but for those of their
+    default value."""
+    return {
+        argument.name: options[argument.name]
+        for argument in ATTENTION
+        if not argument.kind.is_array and options[argument.name] is not argument.default
+    }
+
+
+def canonical(numbers: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Returns numbers as Python's own. A Problem must have accepted them."""
+    return tuple((name, _READERS[_KINDS[name]](value)) for name, value in numbers.items())
+
+
+def _optional(read: Any) -> Any:
+    return lambda value: None if value is None else read(value)
+
+
+_KINDS = {argument.name: argument.kind for argument in ATTENTION}
+_READERS = {
+    _argument_list.BOUND: _optional(operator.index),
+    _argument_list.CAP: float,
+    _argument_list.COUNT: operator.index,
+    _argument_list.FLAG: bool,
+    _argument_list.INTEGER: operator.index,
+    _argument_list.POSITIVE: _optional(float),
+    _argument_list.WINDOW: lambda value: tuple(map(operator.index, value)),
+}
+
+
+def _stand_in(name: str, array: Any, given: Mapping[str, Any]) -> Any:
+    """Returns a numpy array of the same shape and type, or a number for a scale of no axes.
+
+    Of an array of several axes there is only the first element. Those of one axis are zeros, so
+    that no row is out of range; cu_seqlens end at the last token.
+    """
+    shape, dtype = array.shape, np.dtype(array.dtype)
+    if name in ("k_descale", "v_descale") and not shape:
+        return 1.0
+    if len(shape) == 1:
+        values = np.zeros(shape, dtype)
+        if name in ("cu_seqlens_q", "cu_seqlens_k"):
+            values[-1:] = given["q" if name.endswith("q") else "k"].shape[0]
+        return values
+    if dtype == np.bool_:
+        dtype = np.dtype(np.float32)  # of a mask, which would be packed
+    strides = [dtype.itemsize] * len(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        strides[axis - 1] = strides[axis] * max(shape[axis], 1)
+    return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), shape, strides)

@@ -1,0 +1,148 @@
+/*
+ * This file has the exported handlers. What a call says is read in call.c.
+ */
+#include "xla/xla_forward.h"
+
+#include "core/status.h"
+#include "xla/call.h"
+
+#include <stdlib.h>
+
+/* ---- Errors ---- */
+
+static XLA_FFI_Error_Code code_of(flash_status_t status) {
+    switch (status) {
+    case FLASH_ERROR_INVALID_ARGUMENT:
+    case FLASH_ERROR_INVALID_CONFIG:
+    case FLASH_ERROR_WORKSPACE_TOO_SMALL:
+        return XLA_FFI_Error_Code_INVALID_ARGUMENT;
+    case FLASH_ERROR_UNSUPPORTED:
+    case FLASH_ERROR_NOT_BUILT:
+        return XLA_FFI_Error_Code_UNIMPLEMENTED;
+    case FLASH_ERROR_OUT_OF_MEMORY:
+        return XLA_FFI_Error_Code_RESOURCE_EXHAUSTED;
+    case FLASH_ERROR_NO_DEVICE:
+        return XLA_FFI_Error_Code_FAILED_PRECONDITION;
+    default:
+        return XLA_FFI_Error_Code_INTERNAL;
+    }
+}
+
+static XLA_FFI_Error *error_of(const XLA_FFI_CallFrame *frame, flash_status_t status) {
+    if (status == FLASH_SUCCESS)
+        return NULL;
+    XLA_FFI_Error_Create_Args args = {
+        .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
+        .message = status_message(),
+        .errc = code_of(status),
+    };
+    return frame->api->XLA_FFI_Error_Create(&args);
+}
+
+/* ---- What XLA asks first ---- */
+
+static XLA_FFI_Metadata *metadata_wanted(const XLA_FFI_CallFrame *frame) {
+    for (XLA_FFI_Extension_Base *e = frame->extension_start; e != NULL; e = e->next)
+        if (e->type == XLA_FFI_Extension_Metadata)
+            return ((XLA_FFI_Metadata_Extension *)e)->metadata;
+    return NULL;
+}
+
+static XLA_FFI_Error *describe(XLA_FFI_Metadata *metadata, XLA_FFI_Handler_Traits traits) {
+    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
+    metadata->api_version.minor_version = XLA_FFI_API_MINOR;
+    metadata->traits = traits;
+    return NULL;
+}
+
+/* ---- The CPU ---- */
+
+/*
+ * The tasks run in the library's own threads, not in XLA's pool: XLA counts on no closure to begin
+ * before another ends, does not say which of its threads are free, and a closure that it begins
+ * late outlives the call. With the library's threads FLASHATTN_NUM_THREADS and
+ * flash_set_num_threads() hold for this door as for every other.
+ */
+static flash_status_t run_in(const call_t *call, void *memory, uint64_t size) {
+    flash_forward_args_t args = call->args;
+    args.workspace = memory;
+    args.workspace_size = size;
+    const flash_status_t status = flash_forward(&args, NULL, NULL);
+    free(memory);
+    return status;
+}
+
+static flash_status_t forward_cpu(const XLA_FFI_CallFrame *frame) {
+    call_t call;
+    uint64_t size;
+    FLASH_TRY(call_read(frame, FLASH_DEVICE_CPU, &call));
+    FLASH_TRY(call_check_ends(&call));
+    FLASH_TRY(flash_workspace_size(&call.args, NULL, &size));
+    void *memory = size > call.args.workspace_size ? malloc(size) : NULL;
+    return memory != NULL ? run_in(&call, memory, size) : flash_forward(&call.args, NULL, NULL);
+}
+
+XLA_FFI_Error *flash_xla_forward_cpu(XLA_FFI_CallFrame *frame) {
+    XLA_FFI_Metadata *metadata = metadata_wanted(frame);
+    if (metadata != NULL)
+        return describe(metadata, 0);
+    if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
+        return NULL;
+    return error_of(frame, forward_cpu(frame));
+}
+
+/* ---- CUDA devices ---- */
+
+static XLA_FFI_Error *device_of(const XLA_FFI_CallFrame *frame, int32_t *device) {
+    XLA_FFI_DeviceOrdinal_Get_Args args = {
+        .struct_size = XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE,
+        .ctx = frame->ctx,
+    };
+    XLA_FFI_Error *error = frame->api->XLA_FFI_DeviceOrdinal_Get(&args);
+    *device = FLASH_DEVICE_CUDA + args.device_ordinal;
+    return error;
+}
+
+static XLA_FFI_Error *stream_of(const XLA_FFI_CallFrame *frame, flash_stream_t *stream) {
+    XLA_FFI_Stream_Get_Args args = {
+        .struct_size = XLA_FFI_Stream_Get_Args_STRUCT_SIZE,
+        .ctx = frame->ctx,
+    };
+    XLA_FFI_Error *error = frame->api->XLA_FFI_Stream_Get(&args);
+    *stream = args.stream;
+    return error;
+}
+
+static XLA_FFI_Error *prepare_cuda(const XLA_FFI_CallFrame *frame, int32_t device) {
+    call_t call;
+    flash_status_t status = call_read(frame, device, &call);
+    if (status == FLASH_SUCCESS)
+        status = flash_prepare(&call.args, NULL);
+    return error_of(frame, status);
+}
+
+static XLA_FFI_Error *forward_cuda(const XLA_FFI_CallFrame *frame, int32_t device) {
+    call_t call;
+    flash_stream_t stream;
+    XLA_FFI_Error *error = stream_of(frame, &stream);
+    if (error != NULL)
+        return error;
+    flash_status_t status = call_read(frame, device, &call);
+    if (status == FLASH_SUCCESS)
+        status = flash_forward(&call.args, NULL, stream);
+    return error_of(frame, status);
+}
+
+XLA_FFI_Error *flash_xla_forward_cuda(XLA_FFI_CallFrame *frame) {
+    XLA_FFI_Metadata *metadata = metadata_wanted(frame);
+    int32_t device;
+    if (metadata != NULL)
+        return describe(metadata, XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE);
+    if (frame->stage < XLA_FFI_ExecutionStage_INITIALIZE)
+        return NULL;
+    XLA_FFI_Error *error = device_of(frame, &device);
+    if (error != NULL)
+        return error;
+    return frame->stage == XLA_FFI_ExecutionStage_INITIALIZE ? prepare_cuda(frame, device)
+                                                             : forward_cuda(frame, device);
+}

@@ -1,0 +1,151 @@
+"""flashattn.jax on CUDA devices: against the float64 oracle, and bit for bit against the functions
+for all arrays; decode rows, whose memory XLA allocates; command buffers, which are CUDA graphs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+# Memory is torch's, too. Both are read when JAX makes its devices.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+pytest.importorskip("jax")
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+from bias_cases import BiasCase  # noqa: E402
+from expectation import assert_agrees  # noqa: E402
+from flashattn.jax import flash_attention  # noqa: E402
+from gpu_problems import run  # noqa: E402
+from jax_cases import keywords, run_problem  # noqa: E402
+from paging import PagedProblem, make_pages  # noqa: E402
+from problems import AttentionProblem, expected, fill_unused, make_inputs  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    jax.default_backend() != "gpu", reason="needs a JAX with CUDA (jax[cuda13])"
+)
+
+P = AttentionProblem(2, 300, 400, 8, 2, 128, "bfloat16", causal=True)
+DECODE = AttentionProblem(
+    4, 1, 9000, 16, 2, 128, "bfloat16", causal=True, seqused_k=(9000, 17, 0, 5000)
+)
+PROBLEMS = {
+    "bfloat16": P,
+    "float16": replace(P, dtype="float16", d_head=64, window_size=(70, 9), causal=False),
+    "float32 O": replace(P, o_dtype="float32"),
+    "float32 Q": replace(P, q_dtype="float32"),
+    "softcap": replace(P, softcap=5.0),
+    "sinks": replace(P, sinks=(0.5, -1.0, 3.0, -2.0) * 2),
+    "lengths": replace(P, seqused_q=(300, 3), seqused_k=(80, 400)),
+    "ragged": replace(P, batch=3, cu_seqlens_q=(0, 1, 1, 271), cu_seqlens_k=(0, 390, 395, 695)),
+    "e4m3": replace(
+        P, dtype="float8_e4m3fn", q_dtype="bfloat16", o_dtype="bfloat16", k_descale=0.5,
+        v_descale=((1.0, 2.0), (0.5, 1.5)),
+    ),
+    "slopes": replace(P, bias=BiasCase(slopes=2)),
+    "mask of numbers": replace(P, bias=BiasCase(kind="float32")),
+    "mask of bits": replace(P, bias=BiasCase(kind="bool")),
+    "decode": DECODE,
+    "few queries": replace(DECODE, seqlen_q=5),
+    "decode with a mask": replace(DECODE, bias=BiasCase(kind="bool", repeats="hq")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)
+def test_results_are_the_oracles(p: AttentionProblem) -> None:
+    inputs = make_inputs(p)
+    o, lse = run_problem(p, inputs)
+    for own, other in zip((o, lse), run(p)):
+        assert np.array_equal(own.astype(np.float32), other.astype(np.float32), equal_nan=True)
+    fill_unused(p, o, lse)
+    p_dtype = "bfloat16" if p.dtype == "float8_e4m3fn" else p.dtype
+    assert_agrees(o, lse, expected(p, inputs, p_dtype), f"replay: {p}")
+
+
+@pytest.mark.parametrize("p", [P, DECODE, replace(DECODE, seqlen_q=5)], ids=str)
+@pytest.mark.parametrize("kind", ["table", "rows", "indptr", "slots"])
+def test_pages(kind: str, p: AttentionProblem) -> None:
+    q = PagedProblem(p, 64, kind)
+    inputs = make_inputs(q.dense)
+    pages, options = make_pages(q, inputs)
+    o, lse = run_problem(replace(p, seqused_k=None), pages, options)
+    assert_agrees(o, lse, expected(q.dense, inputs, p.dtype), f"replay: {q}")
+
+
+def test_vmap_scan_and_the_oracle_agree() -> None:
+    arrays, _ = keywords(P.call_options())
+    q, k, v = map(jnp.asarray, make_inputs(P))
+    one = flash_attention(q, k, v, causal=True)
+    mapped = jax.jit(jax.vmap(lambda q, k, v: flash_attention(q, k, v, causal=True)))
+    found = mapped(*(jnp.stack([x] * 2) for x in (q, k, v)))
+    np.testing.assert_allclose(
+        found.astype(np.float32), jnp.stack([one] * 2).astype(np.float32), atol=2e-2
+    )
+    last, _ = jax.jit(
+        lambda q: jax.lax.scan(lambda c, _: (flash_attention(c, k, v, causal=True), 0), q, length=3)
+    )(q)
+    wanted = q
+    for _ in range(3):
+        wanted = flash_attention(wanted, k, v, causal=True)
+    assert (last == wanted).all()
+
+
+def test_devices_are_those_of_the_arrays() -> None:
+    if len(jax.devices()) < 2:
+        pytest.skip("needs two devices")
+    q, k, v = (jax.device_put(x, jax.devices()[1]) for x in make_inputs(P))
+    o = flash_attention(q, k, v, causal=True)
+    assert o.devices() == {jax.devices()[1]}
+    wanted = flash_attention(*map(jnp.asarray, make_inputs(P)), causal=True)
+    assert np.array_equal(o, wanted)
+
+
+COMMAND_BUFFERS = """
+import jax, jax.numpy as jnp, numpy as np
+from flashattn.jax import flash_attention
+
+rng = np.random.default_rng(0)
+def random(*shape): return jnp.asarray(rng.standard_normal(shape), jnp.bfloat16)
+k, v = random(2, 9000, 2, 128), random(2, 9000, 2, 128)
+
+@jax.jit
+def layers(q, k, v, lengths):
+    for _ in range(4):
+        q = q + flash_attention(q * 2, k, v, seqused_k=lengths, causal=True)
+    return q
+
+for length in (9000, 100, 8999, 5000, 1):  # the first call has kernels that nobody loaded
+    for seqlen_q in (1, 64):
+        q, lengths = random(2, seqlen_q, 16, 128), jnp.array([length, 9000], jnp.int32)
+        found = layers(q, k, v, lengths)
+        for _ in range(4):
+            q = q + flash_attention(q * 2, k, v, seqused_k=lengths, causal=True)
+        np.testing.assert_allclose(
+            np.asarray(found, np.float32), np.asarray(q, np.float32), rtol=2e-2, atol=2e-2
+        )
+"""
+
+
+@pytest.mark.parametrize("commands", ["FUSION,CUSTOM_CALL", ""])
+def test_command_buffers(commands: str) -> None:
+    """With them and without: a call of a graph is replayed with other lengths and queries."""
+    flags = f"--xla_gpu_enable_command_buffer={commands} --xla_gpu_graph_min_graph_size=1"
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND_BUFFERS],
+        env={**os.environ, "XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_errors_are_the_librarys() -> None:
+    """The message names what has no kernel, while the call is compiled."""
+    x = jnp.ones((1, 1, 1, 512), jnp.bfloat16)
+    with pytest.raises(NotImplementedError, match="d_head|kernel"):
+        jax.jit(lambda x: flash_attention(x, x, x))(x)
