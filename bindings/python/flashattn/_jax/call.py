@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _abi, _argument_list
-from .._argument_list import ATTENTION
+from .._argument_list import ATTENTION, MEMBERS
 from .._attention import workspace_size
 from .._problem import Problem
 
@@ -24,15 +24,10 @@ OPERANDS = ("q", "k", "v", *_argument_list.ARRAYS)
 
 # These members of flash_forward_args_t, by their names, are attributes of a call.
 _INTEGERS = (
-    "attention_chunk",
-    "flags",
-    "n_multiprocessors",
-    "seqlen_k",
-    "seqlen_q",
-    "window_left",
-    "window_right",
+    *("flags", "seqlen_k", "seqlen_q", "window_left", "window_right"),
+    *(x.name for x in MEMBERS if x.kind in (_argument_list.INTEGER, _argument_list.COUNT)),
 )
-_REALS = ("softcap", "softmax_scale")
+_REALS = tuple(x.name for x in MEMBERS if x.kind in (_argument_list.POSITIVE, _argument_list.CAP))
 
 
 class Call(NamedTuple):
