@@ -584,8 +584,10 @@ enum flash_flag {
  * Without a page_table it is a cache of slots, one contiguous place per sequence: row(b), which is
  * given then, is the slot of sequence b, page_size its capacity, n_pages the number of slots.
  *
- * seqused_k is required: the lengths. args.seqlen_k is their bound. cu_seqlens_k must be NULL. Ids
- * beyond a sequence's length are never looked at, nor is a token of the last page beyond it.
+ * The lengths are those of seqused_k or of cu_seqlens_k, one of which is required: sequence b has
+ * cu_seqlens_k[b + 1] - cu_seqlens_k[b] keys then, or its first seqused_k[b] where both are given.
+ * They say no more than that: keys are found by pages. args.seqlen_k is their bound. Ids beyond a
+ * sequence's length are never looked at, nor is a token of the last page beyond it.
  *
  * On the CPU a length beyond what the table's row holds, an id that is no page, or a row that is
  * negative or beyond 2^31 - 1 is refused; how many rows the table has the library cannot know. On a
@@ -740,7 +742,8 @@ typedef struct flash_forward_args {
 
     /* Ragged batches: sequence b is tokens cu_seqlens[b] ... cu_seqlens[b + 1] - 1 of its tensor;
      * batch + 1 ascending values from 0 on; NULL: every sequence has the full length. In memory of
-     * the device. The two may be given independently. */
+     * the device. The two may be given independently. Beside paging cu_seqlens_k only has the
+     * lengths. */
     const int32_t *cu_seqlens_q;
     const int32_t *cu_seqlens_k;
     /* [batch]: only the first seqused_k[b] keys of sequence b exist, for masks too. NULL: all. */

@@ -69,11 +69,11 @@ FLASH_HOST_DEVICE static inline int64_t flash_pages_room(const flash_pages_t *pa
     return n_ids * pages->page_size;
 }
 
-/* The sequence with no more keys than its pages hold and seqlen_k says, whatever seqused_k is. A
- * slot holds its padding too. */
+/* The sequence with no more keys than its pages hold and seqlen_k says, whatever seqused_k or
+ * cu_seqlens_k is. A slot holds its padding too. */
 FLASH_HOST_DEVICE static inline flash_sequence_t flash_paged_sequence(const flash_params_t *p,
                                                                       int32_t batch_index) {
-    flash_sequence_t s = flash_sequence(p, batch_index);
+    flash_sequence_t s = flash_sequence_in(p, batch_index, 1);
     const int64_t held = flash_pages_room(&p->pages, batch_index);
     const int32_t bound = held < p->seqlen_k ? (int32_t)held : p->seqlen_k;
     const int32_t room = s.k_begin < bound ? bound - (int32_t)s.k_begin : 0;

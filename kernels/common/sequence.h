@@ -65,8 +65,9 @@ FLASH_HOST_DEVICE_CALLED int32_t flash_leftpad(const flash_params_t *p, int32_t 
     return padding > 0 ? padding : 0;
 }
 
-FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_params_t *p,
-                                                                int32_t batch_index) {
+/* is_paged: cu_seqlens_k says how many keys the sequence has, but not where they lie. */
+FLASH_HOST_DEVICE static inline flash_sequence_t
+flash_sequence_in(const flash_params_t *p, int32_t batch_index, int is_paged) {
     flash_sequence_t s = {0, 0, p->seqlen_q, p->seqlen_k};
     if (p->cu_seqlens_q) {
         const int32_t begin = flash_load_length(p->cu_seqlens_q, batch_index);
@@ -75,7 +76,7 @@ FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_para
     }
     if (p->cu_seqlens_k) {
         const int32_t begin = flash_load_length(p->cu_seqlens_k, batch_index);
-        s.k_begin = begin;
+        s.k_begin = is_paged ? 0 : begin;
         s.len_k = flash_load_length(p->cu_seqlens_k, (int64_t)batch_index + 1) - begin;
     }
     if (p->seqused_q) {
@@ -92,6 +93,11 @@ FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_para
         s.len_k = s.len_k > padding ? s.len_k - padding : 0;
     }
     return s;
+}
+
+FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_params_t *p,
+                                                                int32_t batch_index) {
+    return flash_sequence_in(p, batch_index, 0);
 }
 
 /* ---- What queries see. Masks are bottom-right aligned: query i stands at key i + len_k - len_q,

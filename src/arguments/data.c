@@ -55,14 +55,20 @@ static flash_status_t check_leftpad(const int32_t *leftpad, int32_t batch) {
     return FLASH_SUCCESS;
 }
 
+/* Keys in pages are no ragged tensor, whatever says how many they are. */
+static bool has_ragged_keys(const flash_params_t *p) {
+    return p->cu_seqlens_k != NULL && p->pages.page_size == 0;
+}
+
 /* Checks the lengths in host memory. *total_q and *total_k become the tokens of ragged tensors. */
 static flash_status_t check_lengths(const flash_params_t *p, int64_t *total_q, int64_t *total_k) {
     if (p->cu_seqlens_q)
         FLASH_TRY(lengths_check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, p->batch, p->seqlen_q,
                                            total_q));
+    int64_t keys;
     if (p->cu_seqlens_k)
         FLASH_TRY(lengths_check_cu_seqlens("cu_seqlens_k", p->cu_seqlens_k, p->batch, p->seqlen_k,
-                                           total_k));
+                                           has_ragged_keys(p) ? total_k : &keys));
     const side_t q = {"seqused_q", "queries", p->cu_seqlens_q, p->seqlen_q};
     const side_t k = {"seqused_k", "keys", p->cu_seqlens_k, p->seqlen_k};
     if (p->seqused_q)
@@ -211,24 +217,24 @@ static flash_status_t check_tensors(const flash_forward_args_t *a, const problem
 
 /* Counts the tokens of a tensor whose lengths are not in host memory. For a ragged one the number
  * is not known, but it has some if its sequences may. */
-static int64_t known_tokens(const int32_t *cu_seqlens, int32_t seqlen) {
-    return cu_seqlens != NULL && seqlen > 1 ? 1 : seqlen;
+static int64_t known_tokens(bool is_ragged, int32_t seqlen) {
+    return is_ragged && seqlen > 1 ? 1 : seqlen;
 }
 
 /* A ragged tensor of one token has no stride along tokens, like any axis of length 1. */
 static void drop_unused_strides(flash_params_t *p, int64_t total_q, int64_t total_k) {
     if (p->cu_seqlens_q && total_q <= 1)
         p->q_stride.seq = p->o_stride.seq = 0;
-    if (p->cu_seqlens_k && total_k <= 1)
+    if (has_ragged_keys(p) && total_k <= 1)
         p->k_stride.seq = p->v_stride.seq = 0;
 }
 
 flash_status_t arguments_check_data(const flash_forward_args_t *checked, bool on_host,
                                     problem_t *problem) {
     const flash_params_t *p = &problem->params;
-    int64_t total_q = known_tokens(p->cu_seqlens_q, p->seqlen_q);
+    int64_t total_q = known_tokens(p->cu_seqlens_q != NULL, p->seqlen_q);
     const int32_t longest_k = p->pages.page_size > 0 ? p->pages.page_size : p->seqlen_k;
-    int64_t total_k = known_tokens(p->cu_seqlens_k, longest_k);
+    int64_t total_k = known_tokens(has_ragged_keys(p), longest_k);
     if (on_host)
         FLASH_TRY(check_lengths(p, &total_q, &total_k));
     else

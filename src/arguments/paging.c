@@ -12,12 +12,11 @@
 
 /* ---- The struct ---- */
 
-/* Lengths of keys in pages come only from seqused_k. */
+/* Tensors in pages do not say how many keys a sequence has. */
 static flash_status_t check_lengths(const flash_forward_args_t *a) {
-    FLASH_REQUIRE(a->cu_seqlens_k == NULL, FLASH_ERROR_INVALID_ARGUMENT,
-                  "cu_seqlens_k is given with paging: keys in pages are no ragged tensor");
-    FLASH_REQUIRE(a->seqused_k != NULL, FLASH_ERROR_INVALID_ARGUMENT,
-                  "seqused_k is NULL with paging: it says how many keys each sequence has");
+    FLASH_REQUIRE(a->seqused_k != NULL || a->cu_seqlens_k != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "seqused_k and cu_seqlens_k are NULL with paging: one of them says how many keys "
+                  "each sequence has");
     return FLASH_SUCCESS;
 }
 
@@ -127,7 +126,7 @@ flash_status_t arguments_read_paging(const flash_forward_args_t *checked, flash_
 /* The pages of a sequence. Each number is read once, because another thread may change it. */
 typedef struct sequence_pages {
     int32_t b;
-    int32_t used;  /* keys */
+    int64_t used;  /* keys */
     int64_t begin; /* of its page ids in the table */
     int64_t room;  /* keys that its pages or its slot can hold */
 } sequence_pages_t;
@@ -180,10 +179,21 @@ static flash_status_t check_ids(const char *name, const flash_params_t *p, const
     return FLASH_SUCCESS;
 }
 
-static flash_status_t check_sequence(const flash_params_t *p, const sequence_pages_t *s) {
-    FLASH_REQUIRE(s->used >= 0 && s->used <= s->room, FLASH_ERROR_INVALID_ARGUMENT,
-                  "seqused_k[%" PRId32 "] is %" PRId32 ": its pages hold %" PRId64 " keys", s->b,
+/* Requires that a sequence's pages hold its keys. */
+static flash_status_t check_room(const flash_params_t *p, const sequence_pages_t *s) {
+    FLASH_REQUIRE((s->used >= 0 && s->used <= s->room) || p->seqused_k == NULL,
+                  FLASH_ERROR_INVALID_ARGUMENT,
+                  "seqused_k[%" PRId32 "] is %" PRId64 ": its pages hold %" PRId64 " keys", s->b,
                   s->used, s->room);
+    FLASH_REQUIRE(s->used >= 0 && s->used <= s->room, FLASH_ERROR_INVALID_ARGUMENT,
+                  "cu_seqlens_k[%" PRId32 "] - cu_seqlens_k[%" PRId32 "] is %" PRId64
+                  ": its pages hold %" PRId64 " keys",
+                  s->b + 1, s->b, s->used, s->room);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_sequence(const flash_params_t *p, const sequence_pages_t *s) {
+    FLASH_TRY(check_room(p, s));
     if (p->pages.table)
         FLASH_TRY(check_ids("page_table", p, p->pages.table, s));
     if (p->pages.v_table != p->pages.table)
@@ -197,7 +207,7 @@ flash_status_t arguments_check_pages(const flash_params_t *p, page_limits_t *lim
     FLASH_REQUIRE(last >= 0, FLASH_ERROR_INVALID_ARGUMENT,
                   "page_indptr[0] is %" PRId32 ": negative", last);
     for (int32_t b = 0; b < p->batch; b++) {
-        sequence_pages_t s = {.b = b, .used = flash_load_length(p->seqused_k, b)};
+        sequence_pages_t s = {.b = b, .used = problem_keys_in_use(p, b)};
         FLASH_TRY(p->pages.indptr ? read_indptr(p, b, &last, &s) : read_row(p, &s, &limits->rows));
         FLASH_TRY(check_sequence(p, &s));
     }

@@ -6,6 +6,7 @@
 
 #include "flashattn.h"
 #include "kernels/common/params.h"
+#include "kernels/common/sequence.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -75,6 +76,15 @@ static inline bool v_is_in_k(const flash_params_t *p) {
 static inline bool problem_lengths_are_equal(const flash_params_t *p) {
     return p->cu_seqlens_q == NULL && p->cu_seqlens_k == NULL && p->seqused_q == NULL &&
            p->seqused_k == NULL && p->leftpad_k == NULL;
+}
+
+/* Returns how many keys of a sequence are in use by what seqused_k says, or else cu_seqlens_k; one
+ * of them is given. Lengths that nobody has checked may be of any value. */
+static inline int64_t problem_keys_in_use(const flash_params_t *p, int32_t batch_index) {
+    if (p->seqused_k)
+        return flash_load_length(p->seqused_k, batch_index);
+    return (int64_t)flash_load_length(p->cu_seqlens_k, (int64_t)batch_index + 1) -
+           flash_load_length(p->cu_seqlens_k, batch_index);
 }
 
 /* Returns the most keys that a row of Q sees. */

@@ -16,6 +16,17 @@ static uint64_t size_of(const int32_t *lengths, int64_t n) {
     return lengths ? round_up((uint64_t)n * sizeof *lengths) : 0;
 }
 
+/* Returns cu_seqlens_k where it says where keys lie. */
+static const int32_t *ragged_keys(const flash_params_t *p) {
+    return p->pages.page_size == 0 ? p->cu_seqlens_k : NULL;
+}
+
+/* Returns what says how many keys of each sequence are in use, which is copied to seqused_k; NULL:
+ * all of them. */
+static const int32_t *lengths_of_keys(const flash_params_t *p) {
+    return p->seqused_k || p->pages.page_size == 0 ? p->seqused_k : p->cu_seqlens_k;
+}
+
 /* Rows are copied in 32 bits. */
 static uint64_t size_of_rows(const flash_params_t *p) {
     const uint64_t bytes = (uint64_t)p->batch * sizeof(int32_t);
@@ -24,12 +35,12 @@ static uint64_t size_of_rows(const flash_params_t *p) {
 
 uint64_t cpu_lengths_size(const flash_params_t *p) {
     const int64_t batch = p->batch;
-    return size_of(p->cu_seqlens_q, batch + 1) + size_of(p->cu_seqlens_k, batch + 1) +
-           size_of(p->seqused_q, batch) + size_of(p->seqused_k, batch) +
+    return size_of(p->cu_seqlens_q, batch + 1) + size_of(ragged_keys(p), batch + 1) +
+           size_of(p->seqused_q, batch) + size_of(lengths_of_keys(p), batch) +
            size_of(p->leftpad_k, batch) + size_of(p->pages.indptr, batch + 1) + size_of_rows(p);
 }
 
-static int32_t clamp(int32_t value, int64_t least, int64_t most) {
+static int32_t clamp(int64_t value, int64_t least, int64_t most) {
     return (int32_t)max64(least, min64(value, most));
 }
 
@@ -100,12 +111,14 @@ static const int32_t *copy_seqused_q(const flash_params_t *p, char **memory) {
     return p->seqused_q ? to : NULL;
 }
 
-static const int32_t *copy_seqused_k(const flash_params_t *p, const cpu_totals_t *totals,
-                                     char **memory) {
-    int32_t *to = take(memory, p->seqused_k, p->batch);
-    for (int32_t b = 0; p->seqused_k && b < p->batch; b++)
-        to[b] = clamp(flash_load_length(p->seqused_k, b), 0, room_of(p, totals, b));
-    return p->seqused_k ? to : NULL;
+/* caller: the parameters with the caller's own arrays. */
+static const int32_t *copy_seqused_k(const flash_params_t *p, const flash_params_t *caller,
+                                     const cpu_totals_t *totals, char **memory) {
+    const int32_t *from = lengths_of_keys(caller);
+    int32_t *to = take(memory, from, p->batch);
+    for (int32_t b = 0; from && b < p->batch; b++)
+        to[b] = clamp(problem_keys_in_use(caller, b), 0, room_of(p, totals, b));
+    return from ? to : NULL;
 }
 
 static const int32_t *copy_leftpad_k(const flash_params_t *p, char **memory) {
@@ -117,13 +130,14 @@ static const int32_t *copy_leftpad_k(const flash_params_t *p, char **memory) {
 }
 
 void cpu_lengths_copy(flash_params_t *p, const cpu_totals_t *totals, void *memory) {
+    const flash_params_t caller = *p;
     char *rest = memory;
     p->cu_seqlens_q = copy_cu_seqlens(p->cu_seqlens_q, p->batch, p->seqlen_q, totals->q, &rest);
-    p->cu_seqlens_k = copy_cu_seqlens(p->cu_seqlens_k, p->batch, p->seqlen_k, totals->k, &rest);
+    p->cu_seqlens_k = copy_cu_seqlens(ragged_keys(p), p->batch, p->seqlen_k, totals->k, &rest);
     p->pages.indptr = copy_indptr(p, totals->pages.ids, &rest);
     p->pages.rows = copy_rows(p, totals->pages.rows, &rest);
     p->pages.rows64 = NULL;
     p->seqused_q = copy_seqused_q(p, &rest);
-    p->seqused_k = copy_seqused_k(p, totals, &rest);
+    p->seqused_k = copy_seqused_k(p, &caller, totals, &rest);
     p->leftpad_k = copy_leftpad_k(p, &rest);
 }

@@ -20,9 +20,10 @@ uint64_t cpu_lengths_size(const flash_params_t *params);
 /*
  * Copies those of cu_seqlens_*, seqused_* and the arrays of pages, except the page table, that are
  * not NULL, to memory of cpu_lengths_size() bytes, 64-byte aligned, and points `params` to the
- * copies. Whatever is read, the copied cu_seqlens ascend from 0 in steps of 0 ... seqlen to at most
- * the total, and no sequence uses more tokens than it or its pages have. Ids of pages are checked
- * where they are used (kernels/cpu/rows.h).
+ * copies. With pages the lengths of cu_seqlens_k become those of seqused_k. Whatever is read, the
+ * copied cu_seqlens ascend from 0 in steps of 0 ... seqlen to at most the total, and no sequence
+ * uses more tokens than it or its pages have. Ids of pages are checked where they are used
+ * (kernels/cpu/rows.h).
  */
 void cpu_lengths_copy(flash_params_t *params, const cpu_totals_t *totals, void *memory);
 

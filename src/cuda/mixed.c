@@ -110,7 +110,8 @@ static int32_t preferred_rows(const flash_params_t *p) {
  * few queries have few keys too; or every query head has a K/V head of its own, and the forward
  * kernel reads its packed keys as fast unless they are many. */
 static bool has_no_decode(const flash_params_t *p) {
-    const bool is_packed = p->cu_seqlens_k != NULL && p->seqused_k == NULL;
+    const bool is_packed =
+        p->cu_seqlens_k != NULL && p->seqused_k == NULL && p->pages.page_size == 0;
     return p->batch < 2 || (is_packed && (p->seqlen_k <= p->seqlen_q ||
                                           (p->group == 1 && p->seqlen_k <= MIXED_PACKED_KEYS)));
 }

@@ -111,6 +111,25 @@ TEST(used_keys_are_within_their_pages) {
     assert_memory_equal(p.seqused_k, of_ids, sizeof of_ids);
 }
 
+TEST(cumulative_lengths_of_pages_become_lengths) {
+    const int32_t ends[] = {0, 1, 10, 20, 31}, used[] = {1, 8, 0, 9}, cut[] = {1, 9, 10, 10};
+    const cpu_totals_t totals = {TOTAL, TOTAL, {.ids = N_IDS, .rows = N_ROWS}};
+    const flash_params_t caller = {.cu_seqlens_k = ends,
+                                   .pages = {.table = used, .table_stride = 4, .page_size = 3},
+                                   .batch = BATCH,
+                                   .seqlen_k = SEQLEN};
+    flash_params_t p = caller;
+    assert_true(cpu_lengths_size(&p) == 64);
+    cpu_lengths_copy(&p, &totals, memory);
+    assert_null(p.cu_seqlens_k);
+    assert_memory_equal(p.seqused_k, cut, sizeof cut);
+    p = caller;
+    p.seqused_k = used;
+    cpu_lengths_copy(&p, &totals, memory);
+    assert_null(p.cu_seqlens_k);
+    assert_memory_equal(p.seqused_k, used, sizeof used);
+}
+
 TEST(no_keys_are_used_of_a_table_without_rows) {
     const cpu_totals_t totals = {TOTAL, TOTAL, {0, 0}};
     const int32_t used[] = {1, 9, 10, 11}, rows[] = {-1, -1, -1, -1}, none[BATCH] = {0};

@@ -145,6 +145,32 @@ TEST(rows_of_a_page_table_may_be_any) {
         check_pages(&p, b, 3 * rows[b]);
 }
 
+TEST(rows_of_a_page_table_may_have_64_bits) {
+    const int64_t rows[BATCH] = {2, 0, 1}, none[] = {1ll << 32, -(1ll << 32) + 2, INT64_MIN};
+    flash_params_t p = paged_params();
+    p.pages.rows64 = rows;
+    for (int32_t b = 0; b < BATCH; b++)
+        check_pages(&p, b, 3 * (int32_t)rows[b]);
+    p.pages.rows64 = none;
+    for (int32_t b = 0; b < BATCH; b++)
+        assert_int_equal(flash_page_row(&p.pages, b), -1);
+}
+
+TEST(lengths_of_pages_may_be_cumulative) {
+    const int32_t ends[BATCH + 1] = {0, SEQLEN, SEQLEN, SEQLEN + 9}, fewer[BATCH] = {3, 0, 8};
+    flash_params_t p = paged_params();
+    p.seqused_k = NULL;
+    p.cu_seqlens_k = ends;
+    for (int32_t b = 0; b < BATCH; b++) {
+        const flash_sequence_t s = flash_paged_sequence(&p, b);
+        assert_true(s.k_begin == 0 && s.len_k == paged_lengths[b]);
+        check_pages(&p, b, 3 * b);
+    }
+    p.seqused_k = fewer;
+    for (int32_t b = 0; b < BATCH; b++)
+        assert_int_equal(flash_paged_sequence(&p, b).len_k, fewer[b]);
+}
+
 TEST(a_page_table_may_be_ragged) {
     const int32_t indptr[BATCH + 1] = {2, 5, 5, 8};
     flash_params_t p = paged_params();

@@ -125,6 +125,8 @@ TEST(pages_of_a_pool_are_whole_numbers_of_tokens_apart) {
     p.pages.n_pages = POOL;
     p.k_stride.batch = (int64_t)PAGE * TOKEN;
     check_addressed(&p, PAGE);
+    p.cu_seqlens_k = lengths; /* which says nothing of places */
+    check_addressed(&p, PAGE);
     p.k_stride.batch *= 2; /* K and V interleaved */
     check_addressed(&p, 2 * PAGE);
     p.k_stride = (flash_strides_t){.batch = PAGE * TOKEN, .seq = D_HEAD, .head = PAGE * D_HEAD};

@@ -173,9 +173,10 @@ static int64_t element_size(const flash_forward_args_t *a, const flash_tensor_t 
 
 static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
     const int64_t batch_q = a->cu_seqlens_q ? 1 : a->batch;
-    const int64_t batch_k = a->cu_seqlens_k ? 1 : a->batch;
+    const bool ragged_k = a->cu_seqlens_k != NULL && a->paging == NULL;
+    const int64_t batch_k = ragged_k ? 1 : a->batch;
     const int64_t seq_q = a->cu_seqlens_q ? last(a->cu_seqlens_q, a->batch) : a->seqlen_q;
-    const int64_t seq_k = a->cu_seqlens_k ? last(a->cu_seqlens_k, a->batch) : a->seqlen_k;
+    const int64_t seq_k = ragged_k ? last(a->cu_seqlens_k, a->batch) : a->seqlen_k;
     const int64_t sizes_q[3] = {batch_q, seq_q, a->n_heads};
     const int64_t sizes_k[3] = {a->paging ? a->paging->n_pages : batch_k,
                                 a->paging ? a->paging->page_size : seq_k, a->n_heads_kv};

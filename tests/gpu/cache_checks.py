@@ -132,6 +132,9 @@ class CacheChecks:
         expected = run(plain, tensors, config, **where)
         where["seqused_k"][0] = 5000
         assert same_bits(run(plain, tensors, config, **where), expected)
+        ends = torch.tensor([0, *range(5000, 5000 * p.batch + 1, 5000)], dtype=torch.int32)
+        where["seqused_k"], where["cu_seqlens_k"] = None, ends.cuda()
+        assert same_bits(run(plain, tensors, config, **where), expected)
 
     # ---- Batches ----
 
@@ -173,10 +176,11 @@ class CacheChecks:
         config: flashattn.Config | None = None,
         n_replays: int = 200,
         compare_every: int = 1,
+        kind: str = "table",
     ) -> None:
         """A graph, recorded with the longest lengths, has the bits of calls outside of it."""
         longest = replace(p, seqused_k=(p.seqlen_k,) * p.batch)
-        tensors, where = self.pages(PagedProblem(longest, 16))
+        tensors, where = self.pages(PagedProblem(longest, 16, kind))
         q, k, v = tensors
         dtype = torch_dtype(p.types[2])
         columns = latent.CODES if p.dtype == LATENT else v.shape[-1]
@@ -192,7 +196,10 @@ class CacheChecks:
         random = torch.Generator().manual_seed(1)
         for i in range(n_replays):
             used = torch.randint(0, p.seqlen_k + 1, (p.batch,), generator=random)
-            where["seqused_k"].copy_(used)
+            if "seqused_k" in where:
+                where["seqused_k"].copy_(used)
+            else:
+                where["cu_seqlens_k"][1:].copy_(used.cumsum(0))
             if i % 10 == 0:
                 ids = torch.randint(0, len(k), where["page_table"].shape, generator=random)
                 where["page_table"].copy_(ids)

@@ -183,6 +183,10 @@ def in_graphs() -> Iterator[Case]:
     yield from cases("decode", DECODE, DECODE.batch, SELECTED, **often)
     for family in (CHUNKS, MLA):
         yield from cases(family.name, family, replace(family.batch, causal=True), family.paged)
+    ends = {"n_replays": 50, "kind": "table ends"}
+    yield from cases("decode-ends", DECODE, DECODE.batch, SELECTED, **ends)
+    p = replace(CHUNKS.batch, causal=True)
+    yield from cases("chunks-ends", CHUNKS, p, CHUNKS.paged, **ends)
 
 
 def with_little_workspace() -> Iterator[Case]:

@@ -10,8 +10,12 @@ import numpy as np
 from memory import LATENT, arrange, nan_of
 from problems import AttentionProblem, make_inputs, run_call
 
-# The ways to find the pages of a sequence: flash_paging_t. 64: page_rows has so many bits.
-KINDS = ("table", "rows", "indptr", "slots", "rows64", "slots64")
+# The ways to find the pages of a sequence: flash_paging_t. 64: page_rows has so many bits. ends:
+# lengths are those of cu_seqlens_k; used: of which seqused_k are in use.
+KINDS = (
+    "table", "rows", "indptr", "slots", "rows64", "slots64", "table ends", "slots64 ends",
+    "indptr ends used",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,8 @@ class PagedProblem:
 
     @property
     def way(self) -> str:
-        """Gives the kind, however many bits rows have."""
-        return self.kind.removesuffix("64")
+        """Gives the kind, however many bits rows have, and whatever has the lengths."""
+        return self.kind.partition(" ")[0].removesuffix("64")
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -36,7 +40,7 @@ class PagedProblem:
 
     @property
     def row_type(self) -> type:
-        return np.int32 if self.kind == self.way else np.int64
+        return np.int64 if "64" in self.kind else np.int32
 
     @property
     def dense(self) -> AttentionProblem:
@@ -88,6 +92,18 @@ def _flat(pool: Pool, indptr: np.ndarray, rng: np.random.Generator) -> np.ndarra
     return table
 
 
+def _lengths(q: PagedProblem, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Returns what says how many keys each sequence has."""
+    used = np.array(q.lengths, np.int32)
+    if "ends" not in q.kind:
+        return {"seqused_k": used}
+    if "used" not in q.kind:
+        return {"cu_seqlens_k": np.cumsum([0, *used]).astype(np.int32)}
+    room = used if q.way == "slots" else -(-used // q.page_size) * q.page_size
+    existing = rng.integers(used, np.minimum(room, q.p.seqlen_k), endpoint=True)
+    return {"seqused_k": used, "cu_seqlens_k": np.cumsum([0, *existing]).astype(np.int32)}
+
+
 def make_pages(
     q: PagedProblem, inputs: list[np.ndarray]
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
@@ -100,7 +116,7 @@ def make_pages(
     if q.p.dtype == LATENT:
         v = k
     batch = q.p.batch
-    options = {"seqused_k": np.array(q.lengths, np.int32)}
+    options = _lengths(q, rng)
     if q.way == "slots":
         if q.v_apart:
             v = _scatter(inputs[2], q, np.random.default_rng(seed), layout_v)

@@ -87,8 +87,15 @@ def _no_lengths(call: PagedCall) -> None:
     call.args.seqused_k = None
 
 
-def _ragged(call: PagedCall) -> None:
-    call.set_lengths("cu_seqlens_k", [0, 3, 5])
+def _ends(*values: int, used: bool = False) -> Callable[[PagedCall], None]:
+    """Gives cu_seqlens_k, in place of seqused_k unless that is used too."""
+
+    def give(call: PagedCall) -> None:
+        call.set_lengths("cu_seqlens_k", values)
+        if not used:
+            call.args.seqused_k = None
+
+    return give
 
 
 # Every call sees these.
@@ -100,8 +107,7 @@ SHAPE_REFUSALS = {
     "n_pages": (_set("n_pages", -2), ["n_pages is -2"]),
     "n_pages_huge": (_set("n_pages", 2**31), ["n_pages is 2147483648"]),
     "stride": (_set("page_table_stride", -3), ["page_table_stride is -3"]),
-    "no_lengths": (_no_lengths, ["seqused_k is NULL"]),
-    "ragged": (_ragged, ["cu_seqlens_k"]),
+    "no_lengths": (_no_lengths, ["seqused_k and cu_seqlens_k are NULL with paging"]),
     "nothing": (_set("page_table", None), ["page_table and paging.page_rows are NULL"]),
     "both": (
         _all(PagedCall.use_indptr, _point("page_rows", "page_rows")),
@@ -143,6 +149,25 @@ DATA_REFUSALS = {
         _all(PagedCall.use_slots, _put("seqused_k", 1, 4)),
         ["seqused_k[1] is 4", "3 keys"],
     ),
+    "ends_begin": (_ends(1, 8, 10), ["cu_seqlens_k[0] is 1: not 0"]),
+    "ends_descend": (_ends(0, 7, 6), ["cu_seqlens_k[2] is 6: below the 7"]),
+    "ends_beyond_seqlen_k": (
+        _ends(0, 8, 8),
+        ["cu_seqlens_k[1] - cu_seqlens_k[0] is 8: longer than 7"],
+    ),
+    "ends_beyond_row": (
+        _all(_set("page_table_stride", 2), _ends(0, 7, 9)),
+        ["cu_seqlens_k[1] - cu_seqlens_k[0] is 7: its pages hold 6 keys"],
+    ),
+    "ends_beyond_slot": (
+        _all(PagedCall.use_slots, _ends(0, 2, 6)),
+        ["cu_seqlens_k[2] - cu_seqlens_k[1] is 4: its pages hold 3 keys"],
+    ),
+    "used_beyond_ends": (
+        _ends(0, 7, 8, used=True),
+        ["seqused_k[1] is 2: not within 0 ... 1, the keys of that sequence"],
+    ),
+    "id_of_ends": (_all(_ends(0, 7, 9), _put("page_table", 3, 5)), ["page 0 of sequence 1", "5"]),
     "id_negative": (
         _put("page_table", 2, -1),
         ["page_table", "page 2 of sequence 0", "place 2", "is -1", "0 ... 4"],
@@ -197,7 +222,8 @@ def _make_v_table_short(call: PagedCall) -> None:
 
 def test_the_calls_that_are_spoiled_below_are_valid() -> None:
     for prepare in (
-        lambda call: None, PagedCall.use_indptr, PagedCall.use_slots, PagedCall.use_slots64
+        lambda call: None, PagedCall.use_indptr, PagedCall.use_slots, PagedCall.use_slots64,
+        _ends(0, 7, 9), _ends(0, 7, 14, used=True),
     ):  # fmt: skip
         call = PagedCall()
         prepare(call)
@@ -308,7 +334,7 @@ LENGTHS = np.array([7, 2], np.int32)
             {"page_table": TABLE, "page_rows": np.array([0, 1], np.int16)},
             "page_rows is int16, not int32 or int64",
         ),
-        ({"page_table": TABLE, "seqused_k": None}, "seqused_k is NULL"),
+        ({"page_table": TABLE, "seqused_k": None}, "seqused_k and cu_seqlens_k are NULL"),
         ({"page_table": TABLE, "seqused_q": [1]}, "seqused_q has 1 values, not 2"),
     ],
     ids=str,

@@ -119,7 +119,7 @@ REFUSALS: dict[str, tuple[Callable, dict[str, Any], str]] = {
     "batches": (_ragged, {"cu_seqlens_k": CU_SEQLENS[:2]}, "cu_seqlens_k has 2 values, not 3"),
     "longest sequence": (_ragged, {"max_seqlen_q": 5}, "longer than 5, the call's bound"),
     "no longest sequence": (_ragged, {"max_seqlen_k": None}, "is given without max_seqlen_k"),
-    "pages without lengths": (_paged, {"seqused_k": None}, "seqused_k is NULL with paging"),
+    "pages without lengths": (_paged, {"seqused_k": None}, "seqused_k and cu_seqlens_k are NULL"),
     "type of pages": (_paged, {"page_table": TABLE.long()}, "page_table is int64"),
     "axes of pages": (_paged, {"page_table": TABLE[0]}, "page_table has 1 axes, not 2"),
     "rows of pages": (_paged, {"page_table": TABLE[:1]}, "page_table has 1 rows for a batch of 2"),

@@ -114,7 +114,7 @@ def without_extension() -> Iterator[None]:
 
 
 def _call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict) -> Any:
-    if options["cu_seqlens_q"] is None and options["cu_seqlens_k"] is None:
+    if options["cu_seqlens_q"] is options["cu_seqlens_k"] is None:
         padded = {n: x for n, x in options.items() if not n.startswith(("cu_", "max_"))}
         return torch_ops.flash_attn_func(q, k, v, **padded)
     return torch_ops.flash_attn_varlen_func(q, k, v, **options)

@@ -138,8 +138,9 @@ static bool read_queries(call_t *c, bool has_pages) {
 
 static bool read_paged_keys(call_t *c, const page_objects_t *pages) {
     flash_forward_args_t *args = &c->args;
-    if (c->ragged[CU_SEQLENS_K] != Py_None ||
-        !cache_read_pages(pages, &c->k, args->batch, &c->paging, &args->seqlen_k))
+    if (!cache_read_pages(pages, &c->k, args->batch, &c->paging, &args->seqlen_k) ||
+        !tensor_read_int32(c->ragged[CU_SEQLENS_K], args->batch + 1, c->k.device,
+                           &args->cu_seqlens_k))
         return false;
     args->paging = &c->paging;
     return c->ragged[MAX_SEQLEN_K] == Py_None ||
@@ -163,7 +164,7 @@ static bool read_sequences(call_t *c) {
                                   c->pages[PAGE_INDPTR], c->pages[PAGE_ROWS]};
     const bool has_pages = cache_has_pages(&pages);
     const int32_t q_axes = c->ragged[CU_SEQLENS_Q] == Py_None ? 4 : 3;
-    const int32_t k_axes = c->ragged[CU_SEQLENS_K] == Py_None ? 4 : 3;
+    const int32_t k_axes = has_pages || c->ragged[CU_SEQLENS_K] == Py_None ? 4 : 3;
     if (c->q.n_axes != q_axes || c->k.n_axes != k_axes || !fit_together(c))
         return false;
     if (!read_queries(c, has_pages) || !(has_pages ? read_paged_keys(c, &pages) : read_keys(c)))
@@ -360,8 +361,8 @@ static bool read_call(call_t *c) {
     c->args.device = c->q.device == ON_CPU ? FLASH_DEVICE_CPU : FLASH_DEVICE_CUDA + c->q.device;
     c->args.dtype = c->q.dtype;
     c->args.q = tensor_of_api(&c->q, c->args.cu_seqlens_q != NULL);
-    c->args.k = tensor_of_api(&c->k, c->args.cu_seqlens_k != NULL);
-    c->args.v = tensor_of_api(&c->v, c->args.cu_seqlens_k != NULL);
+    c->args.k = tensor_of_api(&c->k, c->k.n_axes == 3);
+    c->args.v = tensor_of_api(&c->v, c->k.n_axes == 3);
     return set_out(c) && set_lse(c);
 }
 

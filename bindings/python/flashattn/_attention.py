@@ -109,8 +109,8 @@ def flash_attn_func(
                      too. Masks count keys from the first that exists. Not with page_table
     page_table       [batch, pages] int32: k and v are pages that sequences share, [n_pages,
                      page_size, n_heads_kv, d_head] (v: d_head_v), and row b has the pages of
-                     sequence b in order; seqused_k is required. Ids beyond a sequence's length are
-                     not looked at
+                     sequence b in order; seqused_k is required (in flash_attn_varlen_func it or
+                     cu_seqlens_k). Ids beyond a sequence's length are not looked at
     v_page_table     page_table of v, where it differs from that of k
     page_indptr      [batch + 1] int32: page_table is flat, and sequence b has page_table[
                      page_indptr[b]] up to page_indptr[b + 1]
@@ -192,10 +192,11 @@ def flash_attn_varlen_func(
     cu_seqlens_q   [batch + 1] int32 (on the CPU also a list): sequence b is tokens cu_seqlens_q[b]
                    up to cu_seqlens_q[b + 1]; from 0 up to total_q. None: q is padded,
                    [batch, seqlen_q, n_heads, d_head]
-    cu_seqlens_k   the same for k and v; k and v may hold more tokens than it covers
+    cu_seqlens_k   the same for k and v; k and v may hold more tokens than it covers. Beside pages
+                   it only has the lengths, of which seqused_k may leave some out
     max_seqlen_q   no sequence of q is longer; None where cu_seqlens_q is None
     max_seqlen_k   no sequence of k is longer; None where cu_seqlens_k is None, but for pages, where
-                   it may be less than what a row of page_table holds
+                   it may be None, or less than what a row of page_table holds
     seqused_q      [batch] int32: only the first seqused_q[b] queries of sequence b exist
     seqused_k      [batch] int32: only the first seqused_k[b] keys of sequence b exist
     leftpad_k      [batch] int32: nor do the first leftpad_k[b] keys of it

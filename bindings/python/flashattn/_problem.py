@@ -36,11 +36,11 @@ class Problem:
         _tensor.check_dtype_name("out_dtype", given["out_dtype"])
         _tensor.check_kv_dtype(given["kv_dtype"])
         self.ragged_q = given["cu_seqlens_q"] is not None
-        ragged_k = given["cu_seqlens_k"] is not None
         arrays = {name: given[name] for name in _argument_list.ARRAYS if given[name] is not None}
         self.stream = _stream.of_call(q=q, k=k, v=v, **arrays)
         where = [given[name] for name in _PAGES]
         self._is_paged = any(array is not None for array in where)
+        ragged_k = given["cu_seqlens_k"] is not None and not self._is_paged
         self.q = _tensor.tensor_view(q, "q", 3 if self.ragged_q else 4, self.stream)
         self.k, self.v = self._keys(k, v, 3 if ragged_k else 4, given["kv_dtype"])
         self._check_shapes()
@@ -310,7 +310,7 @@ class Problem:
             end = _tensor.read_integer(self.cu_seqlens_q, batch)
             if end != self.q.shape[0]:
                 raise ValueError(f"cu_seqlens_q ends at {end}, q has {self.q.shape[0]} tokens")
-        if self.cu_seqlens_k is not None:
+        if self.cu_seqlens_k is not None and not self._is_paged:
             end = _tensor.read_integer(self.cu_seqlens_k, batch)
             if end > self.k.shape[0]:
                 raise ValueError(f"cu_seqlens_k ends at {end}, k has {self.k.shape[0]} tokens")

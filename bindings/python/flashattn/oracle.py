@@ -226,12 +226,13 @@ def _attention(
 
     for b in range(_batch(q, k, cu_seqlens_q, cu_seqlens_k)):
         q_at = _tokens(b, cu_seqlens_q, _used(seqused_q, b))
+        k_at = _tokens(b, cu_seqlens_k, _used(seqused_k, b))
         if pages is not None:
-            k_b = pages.keys(k, pages.table, b, int(seqused_k[b]))
+            length = k_at[-1].stop - k_at[-1].start
+            k_b = pages.keys(k, pages.table, b, length)
             v_table = pages.table if pages.v_table is None else pages.v_table
-            v_b = pages.keys(v, v_table, b, int(seqused_k[b]))
+            v_b = pages.keys(v, v_table, b, length)
         else:
-            k_at = _tokens(b, cu_seqlens_k, _used(seqused_k, b))
             k_b, v_b = k[k_at], v[k_at]
         if leftpad_k is not None:
             k_b, v_b = k_b[int(leftpad_k[b]) :], v_b[int(leftpad_k[b]) :]

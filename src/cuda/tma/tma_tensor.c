@@ -85,7 +85,7 @@ static layout_t kv_layout(const flash_config_t *c, const flash_params_t *p, cons
     const bool paged = p->pages.page_size > 0;
     return (layout_t){data,
                       stride,
-                      p->cu_seqlens_k,
+                      paged ? NULL : p->cu_seqlens_k,
                       paged ? p->pages.n_pages : p->batch,
                       paged ? p->pages.page_size : p->seqlen_k,
                       p->n_heads_kv,

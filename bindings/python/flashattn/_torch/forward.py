@@ -97,7 +97,7 @@ def _forward(frame: ForwardFrame, call: Call) -> tuple[Tensor, Tensor | None]:
         q_batch, (q_seq, q_head, q_inner) = 0, q.stride()
     else:
         q_batch, q_seq, q_head, q_inner = q.stride()
-    if cu_k:
+    if cu_k and not paging:
         k_batch, (k_seq, k_head, k_inner) = 0, k.stride()
         v_batch, (v_seq, v_head, v_inner) = 0, v.stride()
     else:
@@ -266,8 +266,10 @@ def _placed(
         seqlen_k = _longest(k_shape, cu_k, longest_k)
         if cu_k is None and k_shape[0] != batch:
             raise Unsound
-    if cu_k is not None:
+    if cu_k is not None and pages is None:
         cu_k_address = placement.cu_seqlens(cu_k, batch, k_shape[0], index, exact=False)
+    elif cu_k is not None:
+        cu_k_address = placement.lengths(cu_k, batch + 1, index)
     sizes = batch, seqlen_q, seqlen_k, n_heads, k_shape[-2], d_head
     return sizes, cu_q_address, cu_k_address, paging
 

@@ -18,7 +18,6 @@ from torch import Tensor
 from . import _quick
 from ._arguments import (
     contiguous_rows,
-    ends_of,
     lengths_of,
     page_table_of,
     refuse_dropout,
@@ -143,8 +142,6 @@ def flash_attn_varlen_func(
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
     if block_table is not None:
         options["page_table"] = page_table_of("block_table", block_table)
-        options["seqused_k"] = ends_of("cu_seqlens_k", cu_seqlens_k).diff()
-        cu_seqlens_k = None
     found = attend_ragged(
         q,
         k,
