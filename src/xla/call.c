@@ -87,6 +87,8 @@ static flash_status_t set_tensors(call_t *call) {
     const operands_t *operands = &call->operands;
     flash_forward_args_t *args = &call->args;
     set_sizes(call);
+    FLASH_REQUIRE(args->batch >= 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "cu_seqlens_q is empty: batch + 1 values, from 0 on");
     FLASH_TRY(check_rows(call));
     FLASH_TRY(check_keys(call));
     args->q = tensor(operands->of[OPERAND_Q]);

@@ -198,6 +198,14 @@ def test_the_handlers_refuse_shapes_that_do_not_fit(name: str) -> None:
         custom_call(*arrays.values(), operands=np.int64(bits))
 
 
+def test_the_handlers_refuse_ends_without_any() -> None:
+    """Nothing is read before their begin."""
+    results = [jax.ShapeDtypeStruct((5, 4, 8), np.float32), NO_BYTES]
+    bits = sum(1 << OPERANDS.index(name) for name in ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="cu_seqlens_q is empty"):
+        custom_call(Q[0], K[0], K[0], int32(), int32(), results=results, operands=np.int64(bits))
+
+
 @pytest.mark.parametrize(
     ("results", "words"),
     [
