@@ -201,7 +201,8 @@ def test_the_handlers_refuse_shapes_that_do_not_fit(name: str) -> None:
 def test_the_handlers_refuse_ends_without_any() -> None:
     """Nothing is read before their begin."""
     results = [jax.ShapeDtypeStruct((5, 4, 8), np.float32), NO_BYTES]
-    bits = sum(1 << OPERANDS.index(name) for name in ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"))
+    given = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
+    bits = sum(1 << OPERANDS.index(name) for name in given)
     with pytest.raises(jax.errors.JaxRuntimeError, match="cu_seqlens_q is empty"):
         custom_call(Q[0], K[0], K[0], int32(), int32(), results=results, operands=np.int64(bits))
 
