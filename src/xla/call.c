@@ -17,6 +17,11 @@ static bool is_paged(const call_t *call) {
            is_given(call, OPERAND_PAGE_INDPTR) || is_given(call, OPERAND_PAGE_ROWS);
 }
 
+/* Beside pages cu_seqlens_k only has the lengths. */
+static bool has_ragged_keys(const call_t *call) {
+    return is_given(call, OPERAND_CU_SEQLENS_K) && !is_paged(call);
+}
+
 /* ---- Q, K, V and the results ---- */
 
 static flash_tensor_t tensor(const XLA_FFI_Buffer *buffer) {
@@ -52,7 +57,7 @@ static flash_status_t check_keys(const call_t *call) {
     const XLA_FFI_Buffer *k = call->operands.of[OPERAND_K], *v = call->operands.of[OPERAND_V];
     const flash_forward_args_t *args = &call->args;
     const int64_t tokens = buffer_length(k, -3), entries = buffer_length(k, 0);
-    if (is_given(call, OPERAND_CU_SEQLENS_K)) {
+    if (has_ragged_keys(call)) {
         FLASH_TRY(SHAPE_CHECK(k, "k", tokens, args->n_heads_kv, args->d_head));
         return SHAPE_CHECK(v, "v", tokens, args->n_heads_kv, args->d_head_v);
     }
@@ -215,8 +220,8 @@ static flash_status_t set_pages(call_t *call) {
     const int64_t batch = call->args.batch;
     if (!is_paged(call))
         return FLASH_SUCCESS;
-    FLASH_REQUIRE(k->rank == 4, FLASH_ERROR_INVALID_ARGUMENT,
-                  "k has %lld axes: pages have 4, without cu_seqlens_k", (long long)k->rank);
+    FLASH_REQUIRE(k->rank == 4, FLASH_ERROR_INVALID_ARGUMENT, "k has %lld axes: pages have 4",
+                  (long long)k->rank);
     FLASH_TRY(check_table(call));
     paging->page_size = buffer_length(k, 1);
     paging->n_pages = buffer_length(k, 0);
@@ -364,7 +369,7 @@ flash_status_t call_check_ends(const call_t *call) {
         FLASH_REQUIRE(args->cu_seqlens_q[args->batch] == total_q, FLASH_ERROR_INVALID_ARGUMENT,
                       "cu_seqlens_q ends at %d, q has %lld tokens", args->cu_seqlens_q[args->batch],
                       (long long)total_q);
-    if (args->cu_seqlens_k != NULL)
+    if (has_ragged_keys(call))
         FLASH_REQUIRE(args->cu_seqlens_k[args->batch] <= total_k, FLASH_ERROR_INVALID_ARGUMENT,
                       "cu_seqlens_k ends at %d, k has %lld tokens", args->cu_seqlens_k[args->batch],
                       (long long)total_k);
