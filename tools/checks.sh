@@ -336,3 +336,22 @@ step_aarch64() {
     compile aarch64 flashattn smoke kernels print_layout previous_client
     run_ctest aarch64 -R '^(smoke|kernels|kernels_latent|layout|previous_client)$'
 }
+
+# Installs what an engine's tests need into an environment of its own. What it builds takes minutes.
+install_engine() { # engine
+    local list=tests/engines/$1.txt folder=build/engines/$1
+    ! cmp -s "$list" "$folder/installed.txt" || return 0
+    python3 -m venv --clear "$folder"
+    "$folder/bin/python" -m pip install --disable-pip-version-check -r "$list"
+    cp "$list" "$folder/installed.txt"
+}
+
+# Runs the tests of each engine, tests/engines/test_NAME.py, with what NAME.txt lists.
+step_engines() {
+    local list name
+    for list in tests/engines/*.txt; do
+        name=$(basename "$list" .txt)
+        install_engine "$name"
+        PYTHON=build/engines/$name/bin/python run_pytest -rP "tests/engines/test_$name.py"
+    done
+}

@@ -8,7 +8,7 @@ usage: ./dev COMMAND
   demo [PROMPT]      build the library and ask a small language model, whose attention it computes
   demo sentences     the same with a model that finds sentences which mean the same
   test [STEP...]     run the steps that are named, and those that they need:
-                       all     every step, the default
+                       all     every step but engines, the default
                        quick   the fast steps, for use between two edits
                        --list  run none, but list them
   test --of FILE...  name the tests of source files, and run those that this machine can run;

@@ -27,11 +27,21 @@ address-python  address,packages  tests in Python with the same
 thread          -                 tests of threads with the thread sanitizer
 fuzz            -                 each fuzzer for 12 seconds
 aarch64         -                 a cross build and tests in C under qemu
+engines         build             programs that compute their attention by the library (not in all)
 '
+# These fetch and build other programs, which takes minutes or gigabytes: only their names select them.
+APART=' engines '
 QUICK='format manifest build unit interface generator python tree'
 
-all_steps() {
+named_steps() {
     awk 'NF { print $1 }' <<<"$STEPS"
+}
+
+all_steps() {
+    local name
+    for name in $(named_steps); do
+        [[ $APART == *" $name "* ]] || echo "$name"
+    done
 }
 
 # Prints the steps that one needs, and those that they need.
@@ -62,13 +72,13 @@ select_steps() { # name...
         all) wanted+="$(all_steps | paste -sd' ') " ;;
         quick) wanted+="$(for step in $QUICK; do with_needs "$step"; done | paste -sd' ') " ;;
         *)
-            all_steps | grep -qxF -- "$name" ||
+            named_steps | grep -qxF -- "$name" ||
                 refuse "there is no step '$name'; ./dev test --list lists them"
             wanted+="$(with_needs "$name" | paste -sd' ') "
             ;;
         esac
     done
-    mapfile -t SELECTED < <(all_steps | while read -r name; do
+    mapfile -t SELECTED < <(named_steps | while read -r name; do
         [[ $wanted != *" $name "* ]] || echo "$name"
     done)
 }

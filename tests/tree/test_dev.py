@@ -53,7 +53,13 @@ def test_every_listed_step_is_defined_and_every_defined_step_listed():
     assert set(quick.split()) <= set(listed)
 
 
-@pytest.mark.parametrize("name", ["quick", "all", "tree", "address-python"])
+def test_a_step_for_hours_is_selected_by_its_name_alone():
+    script = """. tools/progress.sh; . tools/test.sh; select_steps "$1"; echo "${SELECTED[@]}" """
+    assert "engines" not in in_bash(script, "all").split()
+    assert in_bash(script, "engines").split()[-1] == "engines"
+
+
+@pytest.mark.parametrize("name", ["quick", "all", "tree", "address-python", "engines"])
 def test_what_a_selected_step_needs_is_selected_before_it(name):
     script = """
         . tools/progress.sh; . tools/test.sh; select_steps "$1"

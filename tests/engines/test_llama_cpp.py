@@ -1,0 +1,155 @@
+"""llama.cpp with the plug-in: ggml's own test of the operation, operations against float64, the
+tokens of a model, and what a plug-in for another ggml says."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import ggml_programs as programs
+import pytest
+
+
+@pytest.fixture(scope="module")
+def plugin() -> Path:
+    return programs.plugin()
+
+
+# ---- ggml's own test: the plug-in beside ggml's reference, in each case that ggml's authors chose
+
+
+def test_ggmls_own_test_of_the_operation(plugin: Path) -> None:
+    """The reasons for which operations are left to ggml are all that the guide names."""
+    source = programs.llama_cpp_sources() / "tests/test-backend-ops.cpp"
+    command = [programs.program("test-backend-ops", source), "test", "-b", "CPU"]
+    done = subprocess.run(
+        [*command, "-o", "FLASH_ATTN_EXT"],
+        env=programs.environment(plugin, FLASHATTN_TRACE="1"),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    passed, all_of = map(int, re.search(r"(\d+)/(\d+) tests passed", done.stdout).groups())
+    served, left = map(
+        int, re.search(r"(\d+) ops computed, (\d+) left to ggml", done.stderr).groups()
+    )
+    print(f"{all_of} cases, {served} by the library")
+    assert passed == all_of == served + left > 4000
+    assert served > all_of / 3
+    reasons = set(re.findall(r"left to ggml: .*: (.*)", done.stderr))
+    assert reasons == {"the library has not the type of K"}
+
+
+# ---- Operations against float64 ----
+
+SHAPES = [
+    {"queries": 1, "keys": 512, "heads": 9, "heads_kv": 3, "d": 64, "d_v": 64},
+    {"queries": 3, "keys": 512, "heads": 9, "heads_kv": 3, "d": 64, "d_v": 64, "batch": 2},
+    {"queries": 70, "keys": 256, "heads": 9, "heads_kv": 3, "d": 64, "d_v": 64, "mask": 2},
+    {"queries": 1, "keys": 4096, "heads": 32, "heads_kv": 8, "d": 128, "d_v": 128},
+    {"queries": 2, "keys": 300, "heads": 8, "heads_kv": 8, "d": 40, "d_v": 40, "strided": 1},
+    {"queries": 5, "keys": 512, "heads": 4, "heads_kv": 1, "d": 576, "d_v": 512, "mask": 0},
+    {"queries": 5, "keys": 512, "heads": 12, "heads_kv": 12, "d": 80, "d_v": 80, "max_bias": 8},
+    {"queries": 33, "keys": 256, "heads": 8, "heads_kv": 2, "d": 128, "d_v": 128, "sinks": 1},
+    {"queries": 4, "keys": 256, "heads": 8, "heads_kv": 2, "d": 256, "d_v": 256, "softcap": 30},
+    {
+        "queries": 7,
+        "keys": 384,
+        "heads": 8,
+        "heads_kv": 4,
+        "d": 96,
+        "d_v": 64,
+        "batch": 3,
+        "mask": 2,
+        "mask_heads": 8,
+        "sinks": 1,
+        "softcap": 20,
+        "max_bias": 4,
+        "strided": 1,
+    },
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_operations_are_exact(plugin: Path, dtype: str, threads: int) -> None:
+    """The values of K and V are those that are stored, so that their type adds no error."""
+    shapes = [{**shape, "k": dtype, "v": dtype, "check": 1} for shape in SHAPES]
+    ours = programs.operations(shapes, plugin, threads)
+    theirs = programs.operations(shapes, None, threads)
+    for shape, own, other in zip(shapes, ours, theirs):
+        print(f"{own['error']:.1e} beside ggml's {other['error']:.1e}: {shape}")
+        assert own["error"] < 2e-6, shape
+    if dtype != "f32":  # without the plug-in it is ggml's
+        assert max(other["error"] for other in theirs) > 1e-5
+
+
+# ---- A model ----
+
+
+@pytest.mark.parametrize("cache", ["f16", "q8_0"])
+@pytest.mark.parametrize(("text", "prompt"), [("README.md", 64), ("docs/numerics.md", 700)])
+def test_a_model_generates_the_same_tokens(
+    plugin: Path, cache: str, text: str, prompt: int
+) -> None:
+    root = programs.HERE.parents[1]
+    options = ("--model", programs.model_in_fp32(), "--text", root / text, "--prompt", prompt)
+    options = (*options, "--cache", cache, "--tokens", 200, "--threads", 2)
+    own = programs.generate(*options, plugin=True)
+    other = programs.generate(*options, plugin=False)
+    assert len(own["tokens"]) == 200 and own["tokens"] == other["tokens"]
+    assert own["served"] + own["left"] >= 30 * 200
+    assert own["left"] == (0 if cache == "f16" else own["left"])
+
+
+# ---- Loading ----
+
+
+def load_by_ggml(path: Path) -> subprocess.CompletedProcess:
+    code = """
+import sys
+import flashattn.ggml
+from flashattn.ggml import _load, _places
+from pathlib import Path
+_places.plugin = lambda version: Path(sys.argv[1])
+try:
+    flashattn.ggml.enable()
+except ImportError as error:
+    print(error)
+else:
+    print(flashattn.ggml.enable(), flashattn.ggml.counts())
+"""
+    command = [sys.executable, "-c", code, str(path)]
+    return subprocess.run(
+        command, env=programs.environment(None), check=True, capture_output=True, text=True
+    )
+
+
+def test_a_plugin_is_loaded_once(plugin: Path) -> None:
+    assert load_by_ggml(plugin).stdout == f"{plugin} Counts(served=0, left=0)\n"
+
+
+def test_a_plugin_for_another_ggml_is_refused(plugin: Path, tmp_path: Path) -> None:
+    ggml = tmp_path / "ggml"
+    shutil.copytree(programs.llama_cpp_sources() / "ggml", ggml)
+    listing = ggml / "CMakeLists.txt"
+    version = re.sub(r"(GGML_VERSION_MINOR) \d+", r"\1 99", listing.read_text())
+    listing.write_text(version)
+    import flashattn.ggml
+
+    stranger = flashattn.ggml.install(ggml)
+    done = load_by_ggml(stranger)
+    why = r"ggml's version is 0\.\d+\.\d+, this plug-in was built for 0\.99\.\d+"
+    assert re.search(rf"^ggml did not load {re.escape(str(stranger))}: {why}$", done.stdout.strip())
+    assert re.search(f"^flashattn: ggml: not loaded: {why}$", done.stderr, re.MULTILINE)
+    shutil.rmtree(stranger.parent)
+
+
+def test_the_command_fetches_sources_by_pip(plugin: Path) -> None:
+    command = [sys.executable, "-m", "flashattn", "ggml", "install"]
+    done = subprocess.run(command, env=programs.environment(None), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert str(plugin) in done.stdout
