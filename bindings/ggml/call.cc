@@ -144,7 +144,7 @@ void describe_mask(const ggml_tensor *op, Call *call) {
 
 } // namespace
 
-const char *make_call(const ggml_tensor *op, int n_threads, Call *call) {
+const char *describe(const ggml_tensor *op, Call *call) {
     const char *why = unsayable(op);
     if (why != nullptr)
         return why;
@@ -157,9 +157,16 @@ const char *make_call(const ggml_tensor *op, int n_threads, Call *call) {
         describe_mask(op, call);
     if (op->src[kSinks] != nullptr)
         args->sinks = static_cast<const float *>(op->src[kSinks]->data);
+    return nullptr;
+}
+
+const char *make_call(const ggml_tensor *op, int n_threads, Call *call) {
+    const char *why = describe(op, call);
+    if (why != nullptr)
+        return why;
     call->executor.n_workers = n_threads;
-    args->executor = &call->executor;
-    const bool is_served = flash_query_support(args, nullptr, nullptr, 0) == FLASH_SUCCESS;
+    call->args.executor = &call->executor;
+    const bool is_served = flash_query_support(&call->args, nullptr, nullptr, 0) == FLASH_SUCCESS;
     return is_served ? nullptr : flash_last_error();
 }
 

@@ -20,6 +20,10 @@ struct Call {
     Call &operator=(const Call &) = delete;
 };
 
+/** Fills what an op asks for, but not who computes it and where. Returns why the library has no
+ * words for it; nullptr: it has. */
+const char *describe(const ggml_tensor *op, Call *call);
+
 /** Fills the call that computes an op of ggml on n_threads, but for its workspace. Returns why ggml
  * must compute it, as long as no other call is made; nullptr: the library can. It is a function of
  * the op alone: each of ggml's threads comes to the same answer. */
