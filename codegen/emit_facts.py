@@ -151,7 +151,8 @@ def _row_types(rows: Rows, dtype: int, operand_dtype: int) -> str:
         for q, types in outputs
     )
     types = f"{_enumerator(dtype)}, {_enumerator(operand_dtype)}"
-    return f"    {{{types},\n     {{{{{pairs}}}}}}},\n"
+    v_types = " | ".join(f"1u << {_enumerator(v)}" for v in rows.v_types(dtype))
+    return f"    {{{types},\n     {v_types},\n     {{{{{pairs}}}}}}},\n"
 
 
 def _types(name: str, rows: Rows) -> str:

@@ -61,6 +61,8 @@ class Dtype(IntEnum):
     FP32 = 3
     E4M3 = 4
     LATENT_E4M3 = 5
+    Q8_0 = 6
+    Q4_0 = 7
 
     @property
     def size(self) -> int:
@@ -69,7 +71,15 @@ class Dtype(IntEnum):
 
 
 # These repeat kernels/common/dtype.h.
-DTYPE_BYTES = {Dtype.FP16: 2, Dtype.BF16: 2, Dtype.FP32: 4, Dtype.E4M3: 1, Dtype.LATENT_E4M3: 1}
+DTYPE_BYTES = {
+    Dtype.FP16: 2,
+    Dtype.BF16: 2,
+    Dtype.FP32: 4,
+    Dtype.E4M3: 1,
+    Dtype.LATENT_E4M3: 1,
+    Dtype.Q8_0: 1,
+    Dtype.Q4_0: 1,
+}
 # CUDA kernels convert K and V of these types where operand_dtype is 0, and multiply others as they
 # are. This repeats kernels/common/operand.h.
 CONVERTED_TO = {Dtype.E4M3: Dtype.FP16, Dtype.LATENT_E4M3: Dtype.BF16}
@@ -319,8 +329,8 @@ SM90_MLA = Layout(
 
 
 class Types(NamedTuple):
-    """Element types of a problem that a row serves. That of K and V is the row's dtype, and operand
-    its operand_dtype."""
+    """Element types of a problem that a row serves. That of K is the row's dtype, that of V is the
+    same or one that may stand beside it (Rows.mixed), and operand is the row's operand_dtype."""
 
     kv: Dtype
     q: Dtype
@@ -344,7 +354,8 @@ def _wide_q_and_o(*types: Dtype) -> tuple[Types, ...]:
 
 
 def _quantised(kv: Dtype, *types: Dtype) -> tuple[Types, ...]:
-    """K and V are of a type of 8 bits, Q is of one of the types, and O is of that type or fp32."""
+    """K and V are of a type of 8 bits or less, Q is of one of the types, and O is of that type or
+    fp32."""
     return tuple(Types(kv, q, o) for q in types for o in sorted({q, Dtype.FP32}))
 
 
@@ -360,11 +371,16 @@ class Rows:
     rules: Mapping[str, Rule]  # of the fields, but for those that rule() knows
     features: int = BASIC_FEATURES  # features that they may cover
     needed_features: int = 0  # features that each row covers
+    mixed: tuple[Dtype, ...] = ()  # types of which K and V may have any two
 
     @property
     def row_types(self) -> tuple[tuple[int, int], ...]:
         """The pairs of dtype and operand_dtype that a row may have."""
         return tuple(sorted({(int(types.kv), int(types.operand)) for types in self.types}))
+
+    def v_types(self, dtype: int) -> tuple[Dtype, ...]:
+        """The types of V that go with a K of this type."""
+        return self.mixed if dtype in self.mixed else (Dtype(dtype),)
 
     def outputs(self, dtype: int, operand_dtype: int) -> dict[Dtype, list[Dtype]]:
         """The types of O that go with each type of Q, in rows of this dtype and operand_dtype."""
@@ -423,10 +439,14 @@ AMX_SQUARE = 32  # repeats kernels/cpu/amx/layout.h
 MMA_ROWS = 16
 HALVES = (Dtype.FP16, Dtype.BF16)
 BASIC_TYPES = (*HALVES, Dtype.FP32)  # listed, so that no family gets a new type by itself
+QUANT_BLOCK_TYPES = (Dtype.Q8_0, Dtype.Q4_0)
+MIXED_TYPES = (*BASIC_TYPES, *QUANT_BLOCK_TYPES)
 ANY_TYPES = (
     *_wide_q_and_o(*BASIC_TYPES),
     *_quantised(Dtype.E4M3, *BASIC_TYPES),
     *_quantised(Dtype.LATENT_E4M3, *BASIC_TYPES),
+    *_quantised(Dtype.Q8_0, *BASIC_TYPES),
+    *_quantised(Dtype.Q4_0, *BASIC_TYPES),
 )
 HALF_TYPES = _wide_o(*HALVES)
 CUDA_TYPES = (*HALF_TYPES, *_quantised(Dtype.E4M3, *HALVES))
@@ -444,7 +464,9 @@ def _cpu(
         "B_r": Range(1, 1024, step),
         "B_c": Range(1, 4096, step),
     }
-    forward = Rows(CPU, types, rules, CPU_FEATURES)
+    # Kernels that multiply pairs of 16 bits have no products of K and V of two types.
+    mixed = MIXED_TYPES if types is ANY_TYPES else ()
+    forward = Rows(CPU, types, rules, CPU_FEATURES, mixed=mixed)
     return Family(arch, True, {Op.FORWARD: forward}, flags)
 
 

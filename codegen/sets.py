@@ -13,6 +13,7 @@ from .facts import (
     BASIC_TYPES,
     FIELDS,
     PAGED_FEATURES,
+    QUANT_BLOCK_TYPES,
     Arch,
     Dtype,
     Feature,
@@ -52,8 +53,8 @@ PROGRESSION_SM90_FULL = (
 PROGRESSION_SM90_SHAPE = "SM90 (BF16, 128, 128, 128, 12)"
 
 # CPU kernels that are installed. AMX and the families with products of bf16 leave types of 8 bits
-# to AVX512 and NEON.
-CPU_TYPES = (*BASIC_TYPES, Dtype.E4M3, Dtype.LATENT_E4M3)
+# and less to AVX512 and NEON.
+CPU_TYPES = (*BASIC_TYPES, Dtype.E4M3, Dtype.LATENT_E4M3, *QUANT_BLOCK_TYPES)
 CPU_SHIP_TILES = (
     # arch, types, (B_r, B_c)
     (Arch.REFERENCE, CPU_TYPES, (16, 1)),

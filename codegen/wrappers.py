@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from .config import Config, c_initialiser, kernel_name
-from .facts import FAMILIES, Arch, Dtype, Op, rows_of
+from .facts import FAMILIES, Arch, Op, rows_of
 from .short_form import format_config
 
 WIDTH = 100
@@ -83,8 +83,8 @@ def _cpu_source(file: File) -> str:
 
 
 def _types_of(configs: Sequence[Config]) -> str:
-    """Defines the element types of a file's kernels, a bit for each."""
-    types = sorted({Dtype(config.dtype) for config in configs})
+    """Defines the element types of K and V of a file's kernels, a bit for each."""
+    types = sorted({v for c in configs for v in rows_of(c.arch, c.op).v_types(c.dtype)})
     bits = " | \\\n     ".join(f"1u << FLASH_DTYPE_{dtype.name}" for dtype in types)
     return f"#define CPU_KERNEL_TYPES \\\n    ({bits})\n\n"
 

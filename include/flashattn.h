@@ -193,12 +193,14 @@ FLASH_API int32_t flash_abi_version(void);
 
 /** Element types; their values never change. */
 enum flash_dtype {
-    FLASH_DTYPE_FP16 = 1,       /**< IEEE 754 binary16 */
-    FLASH_DTYPE_BF16 = 2,       /**< bfloat16: the upper half of a binary32 */
-    FLASH_DTYPE_FP32 = 3,       /**< IEEE 754 binary32 */
-    FLASH_DTYPE_E4M3 = 4,       /**< 8 bits, only of K and V: see flash_quant_t */
-    FLASH_DTYPE_LATENT_E4M3 = 5 /**< experimental: bytes of latent tokens, only of K and V; see
-                                   FLASH_LATENT_TOKEN_BYTES */
+    FLASH_DTYPE_FP16 = 1,        /**< IEEE 754 binary16 */
+    FLASH_DTYPE_BF16 = 2,        /**< bfloat16: the upper half of a binary32 */
+    FLASH_DTYPE_FP32 = 3,        /**< IEEE 754 binary32 */
+    FLASH_DTYPE_E4M3 = 4,        /**< 8 bits, only of K and V: see flash_quant_t */
+    FLASH_DTYPE_LATENT_E4M3 = 5, /**< experimental: bytes of latent tokens, only of K and V; see
+                                    FLASH_LATENT_TOKEN_BYTES */
+    FLASH_DTYPE_Q8_0 = 6, /**< ggml's blocks of 8 bits, only of K and V; see FLASH_QUANT_BLOCK */
+    FLASH_DTYPE_Q4_0 = 7  /**< ggml's blocks of 4 bits, only of K and V; see FLASH_QUANT_BLOCK */
 };
 
 /**
@@ -217,6 +219,26 @@ enum flash_dtype {
  * them.
  */
 #define FLASH_LATENT_TOKEN_BYTES 656
+
+/**
+ * The columns of a quantised block of FLASH_DTYPE_Q8_0 and FLASH_DTYPE_Q4_0, as ggml and llama.cpp
+ * have them (block_q8_0, block_q4_0). A row of K or V is d_head / 32 blocks, each of which has a
+ * scale of its own:
+ *
+ *     Q8_0   | scale, fp16 | 32 signed bytes |      element i has the value scale * byte i
+ *     Q4_0   | scale, fp16 | 16 bytes        |      elements i and i + 16 have the values
+ *                                                   scale * (low four bits of byte i - 8) and
+ *                                                   scale * (high four bits of byte i - 8)
+ *
+ * The head dimension of such a K or V is a multiple of 32. An element of the tensor is a byte, so
+ * that strides are in bytes; no row is closer than its d_head / 32 blocks to the next, and rows may
+ * lie at any address.
+ */
+#define FLASH_QUANT_BLOCK 32
+/** The bytes of a quantised block of FLASH_DTYPE_Q8_0. */
+#define FLASH_Q8_0_BYTES 34
+/** The bytes of a quantised block of FLASH_DTYPE_Q4_0. */
+#define FLASH_Q4_0_BYTES 18
 
 /** Kernel families: each is the code for one kind of processor. Their values never change. */
 enum flash_arch {
@@ -712,11 +734,13 @@ typedef struct flash_mask {
 /**
  * The arguments of a call that computes attention.
  *
- * Element types: K and V have one type. Q and O may be of fp32 where K and V have 16 bits, each by
- * itself; on CUDA devices such a Q is rounded to the type of K. Beside K and V of e4m3 or of latent
- * tokens (FLASH_DTYPE_LATENT_E4M3), Q is of fp16, bf16 or fp32, and O of Q's type or fp32; a call
- * whose dtype is one of these two names the types of both. flash_query_support() answers for each
- * call. O of fp32 is not rounded; docs/numerics.md says what becomes of a Q of fp32.
+ * Element types: K and V have one type, or on the CPU any two of fp16, bf16, fp32, Q8_0 and Q4_0.
+ * Q and O may be of fp32 where K has 16 bits, each by itself; on CUDA devices such a Q is rounded
+ * to the type of K. Beside K of e4m3, of latent tokens (FLASH_DTYPE_LATENT_E4M3) or of quantised
+ * blocks (FLASH_DTYPE_Q8_0, FLASH_DTYPE_Q4_0, on the CPU), Q is of fp16, bf16 or fp32, and O of Q's
+ * type or fp32; a call whose dtype is one of these names the types of both. flash_query_support()
+ * answers for each call. O of fp32 is not rounded; docs/numerics.md says what becomes of a Q of
+ * fp32.
  */
 typedef struct flash_forward_args {
     uint32_t struct_size; /**< sizeof(flash_forward_args_t) */
@@ -1102,17 +1126,29 @@ typedef struct flash_rotary {
  * for each token: slot s is token s % page_size of page s / page_size, and a negative one says that
  * the token is padding, which is not written. No two tokens may have the same place.
  *
- * Element types: k_new and v_new have one type, and k and v have one. Values of fp16, bf16 and fp32
- * are rounded once to the type of the cache, to the nearest element (the even one of two). Into a
- * cache of e4m3 go value * (1 / scale), in fp32, with quant's scales; what is further than 448 from
- * 0, infinity included, becomes 448 or -448. New tokens of e4m3 go only into a cache of e4m3, are
- * taken to have its scales already, and cannot turn. A value that neither turns nor changes its
- * type keeps its bits. Q and q_out are of fp16, bf16 or fp32, each by itself.
+ * Element types: k_new and v_new have one type, and k and v have one, or on the CPU any two of
+ * fp16, bf16, fp32, Q8_0 and Q4_0. Values of fp16, bf16 and fp32 are rounded once to the type of
+ * the cache, to the nearest element (the even one of two). Into a cache of e4m3 go value * (1 /
+ * scale), in fp32, with quant's scales; what is further than 448 from 0, infinity included, becomes
+ * 448 or -448. New tokens of e4m3 go only into a cache of e4m3, are taken to have its scales
+ * already, and cannot turn. A value that neither turns nor changes its type keeps its bits. Q and
+ * q_out are of fp16, bf16 or fp32, each by itself.
  *
  * A cache of latent tokens (FLASH_DTYPE_LATENT_E4M3) is k, of d_head 576, without v and rotary.
  * Each 128 of the first 512 columns get a scale, the largest magnitude / 448, or 1 where that is 0
  * (NaN does not count), and become value / scale; the others become bf16. On CUDA devices tokens
  * must lie at 16-byte aligned addresses.
+ *
+ * Each 32 values for a cache of quantised blocks (FLASH_QUANT_BLOCK, on the CPU), turned first
+ * where rotary turns them, become a block as ggml's reference makes it, all in fp32. The scale d is
+ * stored as fp16, and 1 / d is that of d before it was rounded (0 where d is 0):
+ *
+ *     Q8_0   d = the largest magnitude / 127;  element = value * (1 / d), to the nearest integer,
+ *            halves away from 0
+ *     Q4_0   d = the first value of the largest magnitude / -8;
+ *            element = min(15, floor(value * (1 / d) + 8.5))
+ *
+ * A block with an infinity or NaN among its values gets a scale of NaN, so that all of it is NaN.
  */
 typedef struct flash_kv_append_args {
     uint32_t struct_size; /**< sizeof(flash_kv_append_args_t) */

@@ -38,7 +38,7 @@ struct single_element {
     }
 
     __device__ __forceinline__ void widen(int dtype, float (&x)[1]) const {
-        DTYPES_KNOWN(5);
+        DTYPES_KNOWN(7);
         if (dtype == FLASH_DTYPE_FP16)
             x[0] = dtype_load<FLASH_DTYPE_FP16>(words, 0);
         else if (dtype == FLASH_DTYPE_BF16)
@@ -48,7 +48,7 @@ struct single_element {
     }
 
     __device__ __forceinline__ void narrow(int dtype, const float (&x)[1]) {
-        DTYPES_KNOWN(5);
+        DTYPES_KNOWN(7);
         if (dtype == FLASH_DTYPE_FP16)
             words[0] = convert_pair<FLASH_DTYPE_FP16>(x[0], 0.0f);
         else if (dtype == FLASH_DTYPE_BF16)

@@ -11,7 +11,7 @@
 
 /* Returns the number that the mask adds to a key that it covers. */
 static __device__ __forceinline__ float load_bias(const flash_bias_t &bias, int64_t at) {
-    DTYPES_KNOWN(5); /* numbers are of no other type */
+    DTYPES_KNOWN(7); /* numbers are of no other type */
     if (bias.dtype == FLASH_DTYPE_FP16)
         return dtype_load<FLASH_DTYPE_FP16>(bias.mask, at);
     if (bias.dtype == FLASH_DTYPE_BF16)

@@ -12,7 +12,7 @@
 #include "common/sink.h"
 
 static __device__ __forceinline__ float load_element(const void *data, int64_t i, int dtype) {
-    DTYPES_KNOWN(5); /* only K and V are of 8 bits */
+    DTYPES_KNOWN(7); /* only K and V are of 8 bits */
     if (dtype == FLASH_DTYPE_FP16)
         return dtype_load<FLASH_DTYPE_FP16>(data, i);
     if (dtype == FLASH_DTYPE_BF16)
@@ -21,7 +21,7 @@ static __device__ __forceinline__ float load_element(const void *data, int64_t i
 }
 
 static __device__ __forceinline__ void store_element(void *data, int64_t i, int dtype, float x) {
-    DTYPES_KNOWN(5); /* only K and V are of 8 bits */
+    DTYPES_KNOWN(7); /* only K and V are of 8 bits */
     if (dtype == FLASH_DTYPE_FP16)
         dtype_store<FLASH_DTYPE_FP16>(data, i, x);
     else if (dtype == FLASH_DTYPE_BF16)

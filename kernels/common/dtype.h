@@ -17,13 +17,16 @@
 
 /* X(name, bytes of an element, bits that are all set in infinity and NaN and in nothing else). The
  * bits are the exponent, for E4M3, which has no infinity, also the mantissa. An element of
- * LATENT_E4M3 is a byte of a token (common/latent.h), whatever it means. */
+ * LATENT_E4M3 is a byte of a token (common/latent.h), and one of Q8_0 and Q4_0 a byte of a row
+ * (common/quant_block.h), whatever it means. */
 #define FLASH_DTYPES(X)                                                                            \
     X(FP16, 2, 0x7c00)                                                                             \
     X(BF16, 2, 0x7f80)                                                                             \
     X(FP32, 4, 0x7f800000)                                                                         \
     X(E4M3, 1, 0x7f)                                                                               \
-    X(LATENT_E4M3, 1, 0)
+    X(LATENT_E4M3, 1, 0)                                                                           \
+    X(Q8_0, 1, 0)                                                                                  \
+    X(Q4_0, 1, 0)
 
 #define COUNT_DTYPE(name, bytes, exponent) +1
 enum { N_DTYPES = FLASH_DTYPES(COUNT_DTYPE) };

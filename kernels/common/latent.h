@@ -25,9 +25,4 @@ static_assert(LATENT_ROTARY_AT + 2 * LATENT_ROTARY == FLASH_LATENT_TOKEN_BYTES, 
 _Static_assert(LATENT_ROTARY_AT + 2 * LATENT_ROTARY == FLASH_LATENT_TOKEN_BYTES, "a token");
 #endif
 
-/* Returns the elements, as strides count them, of a key of that number of columns. */
-DTYPE_CONSTANT int64_t key_elements(int32_t dtype, int64_t columns) {
-    return dtype == FLASH_DTYPE_LATENT_E4M3 ? FLASH_LATENT_TOKEN_BYTES : columns;
-}
-
 #endif

@@ -197,7 +197,7 @@ template <int KEYS>
 static __device__ __forceinline__ int mask_effect(const flash_bias_t &bias,
                                                   const flash_bias_row_t &row, int32_t n_rows,
                                                   const flash_range_t &keys) {
-    DTYPES_KNOWN(5); /* numbers are of no other type */
+    DTYPES_KNOWN(7); /* numbers are of no other type */
     const int64_t begin = (int64_t)keys.begin - row.first_key, end = begin + keys.end - keys.begin;
     const mask_part_t part = {row.at, bias.stride_query == 0 ? 1 : n_rows,
                               (int32_t)(begin > 0 ? begin : 0),

@@ -11,7 +11,7 @@
  * V of e4m3 are converted to fp16, and latent tokens, whose elements then have their scales, to
  * bf16; others are multiplied as they are. */
 DTYPE_CONSTANT int32_t flash_operand_dtype(const flash_config_t *c) {
-    DTYPES_KNOWN(5);
+    DTYPES_KNOWN(7);
     return c->operand_dtype != 0                 ? c->operand_dtype
            : c->dtype == FLASH_DTYPE_E4M3        ? (int32_t)FLASH_DTYPE_FP16
            : c->dtype == FLASH_DTYPE_LATENT_E4M3 ? (int32_t)FLASH_DTYPE_BF16

@@ -89,7 +89,8 @@ typedef struct flash_params {
     flash_scale_t v_scale;
     const float *sinks; /* [n_heads] or NULL, in units of scaled scores; see flash_sink_at() */
     flash_bias_t bias;
-    int32_t q_dtype; /* FLASH_DTYPE_...; that of K and V is the kernel's */
+    int32_t q_dtype; /* FLASH_DTYPE_...; that of K is the kernel's */
+    int32_t v_dtype; /* on CUDA devices it is that of K */
     int32_t o_dtype;
     int32_t batch;
     int32_t seqlen_q; /* of every sequence, or the longest */

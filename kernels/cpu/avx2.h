@@ -170,8 +170,22 @@ ALWAYS_INLINE void vec_load_e4m3(const void *from, vec_t pair[2]) {
     pair[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
 }
 
+ALWAYS_INLINE vec_t vec_load_bytes(const void *from) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from)));
+}
+
+ALWAYS_INLINE vec_t vec_load_nibbles(const void *from, bool high) {
+    const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from));
+    return _mm256_cvtepi32_ps(high ? _mm256_srli_epi32(bytes, 4)
+                                   : _mm256_and_si256(bytes, _mm256_set1_epi32(0xf)));
+}
+
+ALWAYS_INLINE vec_t vec_set1_fp16(uint16_t half) {
+    return vec_set1(_cvtsh_ss(half));
+}
+
 ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, __m128i x) {
-    DTYPES_KNOWN(5); /* types of 8 bits have no halves */
+    DTYPES_KNOWN(7); /* types of 8 bits have no halves */
     if (dtype == FLASH_DTYPE_FP16)
         return _mm256_cvtph_ps(x);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
@@ -190,7 +204,7 @@ ALWAYS_INLINE __m128i vec_to_bf16(vec_t x) {
 }
 
 ALWAYS_INLINE __m128i vec_to_halves(int32_t dtype, vec_t x) {
-    DTYPES_KNOWN(5); /* nothing is stored in 8 bits */
+    DTYPES_KNOWN(7); /* nothing is stored in 8 bits */
     return dtype == FLASH_DTYPE_FP16
                ? _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
                : vec_to_bf16(x);

@@ -174,8 +174,22 @@ ALWAYS_INLINE void vec_load_e4m3(const void *from, vec_t pair[2]) {
     pair[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
 }
 
+ALWAYS_INLINE vec_t vec_load_bytes(const void *from) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from)));
+}
+
+ALWAYS_INLINE vec_t vec_load_nibbles(const void *from, bool high) {
+    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from));
+    return _mm512_cvtepi32_ps(high ? _mm512_srli_epi32(bytes, 4)
+                                   : _mm512_and_si512(bytes, _mm512_set1_epi32(0xf)));
+}
+
+ALWAYS_INLINE vec_t vec_set1_fp16(uint16_t half) {
+    return vec_set1(_cvtsh_ss(half));
+}
+
 ALWAYS_INLINE vec_t vec_load(int32_t dtype, const void *from) {
-    DTYPES_KNOWN(5);
+    DTYPES_KNOWN(7);
     if (dtype == FLASH_DTYPE_FP32)
         return _mm512_loadu_ps(from);
     if (dtype == FLASH_DTYPE_E4M3)
@@ -185,7 +199,7 @@ ALWAYS_INLINE vec_t vec_load(int32_t dtype, const void *from) {
 }
 
 ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
-    DTYPES_KNOWN(5);
+    DTYPES_KNOWN(7);
     const __mmask16 mask = (__mmask16)((1u << n) - 1);
     if (dtype == FLASH_DTYPE_FP32)
         return _mm512_maskz_loadu_ps(mask, from);
@@ -217,7 +231,7 @@ ALWAYS_INLINE void vec_join(vec_t pair[2]) {
 }
 
 ALWAYS_INLINE __m256i vec_to_halves(int32_t dtype, vec_t x) {
-    DTYPES_KNOWN(5); /* nothing is stored in 8 bits */
+    DTYPES_KNOWN(7); /* nothing is stored in 8 bits */
     return dtype == FLASH_DTYPE_FP16
                ? _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
                : vec_to_bf16(x);

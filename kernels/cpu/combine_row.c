@@ -46,7 +46,7 @@ static inline void add_weighted_as(int32_t dtype, const void *row, int64_t first
 
 static void add_weighted(int32_t dtype, const void *row, int64_t first, int64_t n, float weight,
                          float *sum) {
-    DTYPES_KNOWN(5); /* only K and V are of 8 bits */
+    DTYPES_KNOWN(7); /* only K and V are of 8 bits */
     if (dtype == FLASH_DTYPE_FP32)
         add_weighted_as(FLASH_DTYPE_FP32, row, first, n, weight, sum);
     else if (dtype == FLASH_DTYPE_FP16)

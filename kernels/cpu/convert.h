@@ -6,7 +6,7 @@
 #ifndef FLASH_KERNELS_CPU_CONVERT_H
 #define FLASH_KERNELS_CPU_CONVERT_H
 
-#include "common/latent.h"
+#include "common/key.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -101,10 +101,11 @@ static inline void *element_at_mutable(void *data, int64_t index, int32_t dtype)
     return (char *)data + index * element_size(dtype);
 }
 
-/* An element of LATENT_E4M3 is a byte, whose value follows from its token (key_load()). */
+/* An element of LATENT_E4M3, Q8_0 or Q4_0 is a byte, whose value follows from its token or block
+ * (key_load()). */
 static inline float element_load(const void *data, int64_t index, int32_t dtype) {
     const void *element = element_at(data, index, dtype);
-    DTYPES_KNOWN(5);
+    DTYPES_KNOWN(7);
     if (dtype == FLASH_DTYPE_FP32) {
         float value;
         memcpy(&value, element, sizeof value);
@@ -119,7 +120,7 @@ static inline float element_load(const void *data, int64_t index, int32_t dtype)
 
 static inline void element_store(void *data, int64_t index, int32_t dtype, float value) {
     void *element = element_at_mutable(data, index, dtype);
-    DTYPES_KNOWN(5);
+    DTYPES_KNOWN(7);
     if (dtype == FLASH_DTYPE_FP32) {
         memcpy(element, &value, sizeof value);
         return;
@@ -137,14 +138,38 @@ static inline float latent_scale(const void *token, int64_t column) {
     return element_load(scales, column / LATENT_GROUP, FLASH_DTYPE_FP32);
 }
 
+static inline float latent_load(const void *token, int64_t column) {
+    if (column >= LATENT_CODES)
+        return element_load((const char *)token + LATENT_ROTARY_AT, column - LATENT_CODES,
+                            FLASH_DTYPE_BF16);
+    return element_load(token, column, FLASH_DTYPE_E4M3) * latent_scale(token, column);
+}
+
+/* Returns the quantised block that has a column of a row. */
+static inline const void *quant_block_at(const void *row, int64_t column, int32_t dtype) {
+    return (const char *)row + column / FLASH_QUANT_BLOCK * quant_block_bytes(dtype);
+}
+
+/* Returns column `i` of a quantised block. */
+static inline float quant_block_load(const void *block, int64_t i, int32_t dtype) {
+    const uint8_t *elements = (const uint8_t *)block + QUANT_SCALE_BYTES;
+    const float scale = element_load(block, 0, FLASH_DTYPE_FP16);
+    if (dtype == FLASH_DTYPE_Q8_0)
+        return scale * (float)(int8_t)elements[i];
+    const uint8_t two = elements[i % (FLASH_QUANT_BLOCK / 2)];
+    return scale * (float)((i < FLASH_QUANT_BLOCK / 2 ? two & 0xf : two >> 4) - Q4_0_ZERO);
+}
+
 /* Returns a column of a key whose first element has this index. */
 static inline float key_load(const void *data, int64_t index, int64_t column, int32_t dtype) {
-    if (dtype != FLASH_DTYPE_LATENT_E4M3)
-        return element_load(data, index + column, dtype);
-    const char *token = (const char *)data + index;
-    if (column >= LATENT_CODES)
-        return element_load(token + LATENT_ROTARY_AT, column - LATENT_CODES, FLASH_DTYPE_BF16);
-    return element_load(token, column, FLASH_DTYPE_E4M3) * latent_scale(token, column);
+    const void *key = element_at(data, index, dtype);
+    DTYPES_KNOWN(7);
+    if (dtype == FLASH_DTYPE_LATENT_E4M3)
+        return latent_load(key, column);
+    if (has_quant_blocks(dtype))
+        return quant_block_load(quant_block_at(key, column, dtype), column % FLASH_QUANT_BLOCK,
+                                dtype);
+    return element_load(key, column, dtype);
 }
 
 #endif

@@ -11,6 +11,7 @@
 #define FLASH_KERNELS_CPU_KERNEL_H
 
 #include "common/params.h"
+#include "common/quant_block.h"
 #include "common/sequence.h"
 #include "cpu/cpu_family.h"
 #include "cpu/tuning.h"
@@ -31,6 +32,12 @@ typedef enum cpu_way {
     CPU_WAY_SINGLE_ROWS,    /* as CPU_WAY_STEPS, not prefetched: one row of fp32 per head */
     CPU_WAY_DECODE          /* in place, on tile registers: the AMX family */
 } cpu_way_t;
+
+/* Says whether vector kernels decode keys of these types of K and V to fp32 before they multiply
+ * them, a block of one head at a time. */
+static inline bool cpu_decodes_keys(int32_t dtype, int32_t v_dtype) {
+    return dtype == FLASH_DTYPE_LATENT_E4M3 || has_quant_blocks(dtype) || v_dtype != dtype;
+}
 
 /* This is what the thread most likely reads after a task. The task prefetches its first rows. */
 typedef struct cpu_prefetch {

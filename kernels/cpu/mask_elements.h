@@ -50,7 +50,7 @@ static inline bool cpu_some_other(const void *elements, int64_t n, int64_t size,
 static inline bool cpu_some_number(const flash_bias_t *bias, const flash_bias_row_t *row,
                                    int32_t begin, int32_t end) {
     const int64_t at = row->at + begin * bias->stride_key;
-    DTYPES_KNOWN(5); /* numbers are of no other type */
+    DTYPES_KNOWN(7); /* numbers are of no other type */
     const uint32_t infinities = bias->dtype == FLASH_DTYPE_FP32   ? 0xff800000
                                 : bias->dtype == FLASH_DTYPE_FP16 ? 0xfc00fc00
                                                                   : 0xff80ff80;

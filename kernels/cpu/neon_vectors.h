@@ -134,8 +134,26 @@ ALWAYS_INLINE void vec_load_e4m3(const void *from, vec_t pair[2]) {
     pair[1] = vcvt_f32_f16(vreinterpret_f16_u16(vget_high_u16(halves)));
 }
 
+ALWAYS_INLINE vec_t vec_load_bytes(const void *from) {
+    int8_t bytes[8] = {0};
+    memcpy(bytes, from, VEC_WIDTH);
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vld1_s8(bytes)))));
+}
+
+ALWAYS_INLINE vec_t vec_load_nibbles(const void *from, bool high) {
+    uint8_t bytes[8] = {0};
+    memcpy(bytes, from, VEC_WIDTH);
+    const uint8x8_t pairs = vld1_u8(bytes);
+    const uint8x8_t nibbles = high ? vshr_n_u8(pairs, 4) : vand_u8(pairs, vdup_n_u8(0xf));
+    return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(nibbles))));
+}
+
+ALWAYS_INLINE vec_t vec_set1_fp16(uint16_t half) {
+    return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(half)));
+}
+
 ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, uint16x4_t x) {
-    DTYPES_KNOWN(5); /* types of 8 bits have no halves */
+    DTYPES_KNOWN(7); /* types of 8 bits have no halves */
     if (dtype == FLASH_DTYPE_FP16)
         return vcvt_f32_f16(vreinterpret_f16_u16(x));
     return vreinterpretq_f32_u32(vshll_n_u16(x, 16));
@@ -151,7 +169,7 @@ ALWAYS_INLINE uint16x4_t vec_to_bf16(vec_t x) {
 }
 
 ALWAYS_INLINE uint16x4_t vec_to_halves(int32_t dtype, vec_t x) {
-    DTYPES_KNOWN(5); /* nothing is stored in 8 bits */
+    DTYPES_KNOWN(7); /* nothing is stored in 8 bits */
     return dtype == FLASH_DTYPE_FP16 ? vreinterpret_u16_f16(vcvt_f16_f32(x)) : vec_to_bf16(x);
 }
 

@@ -71,6 +71,12 @@ static inline void reference_end_part(reference_row_t *row) {
     }
 }
 
+static inline void reference_add_value(const flash_params_t *p, int32_t dtype, reference_row_t *row,
+                                       int64_t index, float weight) {
+    for (int64_t i = 0; i < row->d_v; i++)
+        row->accumulator[i] += weight * key_load(p->v, index, i, dtype);
+}
+
 static inline void reference_add_key(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
                                      reference_row_t *row, int64_t key) {
     const float score = reference_score(p, task, dtype, row, key);
@@ -82,8 +88,10 @@ static inline void reference_add_key(const flash_params_t *p, const cpu_task_t *
     const cpu_kv_t v = cpu_kv_v(p);
     const int64_t index = cpu_key_index(p, task, &v, key);
     row->sum += weight;
-    for (int64_t i = 0; i < row->d_v; i++)
-        row->accumulator[i] += weight * key_load(p->v, index, i, dtype);
+    if (p->v_dtype == dtype) /* a constant */
+        reference_add_value(p, dtype, row, index, weight);
+    else
+        reference_add_value(p, p->v_dtype, row, index, weight);
 }
 
 /* Returns the sum with the weight of the row's sink, as sum_with_sink() does, but in double. */

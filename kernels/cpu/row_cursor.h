@@ -49,7 +49,7 @@ static inline row_cursor_t cursor_at_pages(const paged_keys_t *pages, int64_t d,
                                            flash_range_t keys) {
     const int64_t size = element_size(pages->dtype);
     const row_cursor_t cursor = {.to_next_token = pages->kv.stride->seq * size,
-                                 .row_bytes = key_elements(pages->dtype, d) * size,
+                                 .row_bytes = key_bytes(pages->dtype, d),
                                  .n_left = (int64_t)keys.end - keys.begin,
                                  .n_heads = 1,
                                  .pages = pages,
@@ -74,7 +74,7 @@ static inline row_cursor_t cursor_at_keys(const cpu_task_t *task, int32_t dtype,
     const row_cursor_t cursor = {
         .row = element_at(data, flash_kv_offset(stride, &run, task->head_kv), dtype),
         .to_next_token = stride->seq * size,
-        .row_bytes = key_elements(dtype, d) * size,
+        .row_bytes = key_bytes(dtype, d),
         .n_left = (int64_t)keys.end - keys.begin,
         .n_heads = 1};
     return cursor;

@@ -33,6 +33,9 @@
  *                             Nothing is stored in e4m3, and what is loaded of it is 2^8 times too
  *                             small (e4m3.h)
  *   vec_load_e4m3             2 VEC_WIDTH elements of e4m3, likewise
+ *   vec_load_bytes            VEC_WIDTH signed bytes
+ *   vec_load_nibbles          the low or the high four bits of VEC_WIDTH bytes, 0 ... 15
+ *   vec_set1_fp16             an fp16, in every lane
  *   VEC_SPLITS_BF16           1: there are the next two, which cost less than widening in order
  *   vec_split_bf16            2 VEC_WIDTH elements, the even ones and the odd ones
  *   vec_join                  from that order to the elements' own
@@ -71,57 +74,83 @@ ALWAYS_INLINE tile_keys_t keys_at(const cpu_task_t *task, int32_t dtype, const v
 
 /* ---- A block of keys ---- */
 
-/* Packs keys of a type, a constant at each call. */
+/* Packs K, V or both, of a type that is a constant at each call. */
 ALWAYS_INLINE void pack_keys_of(const tile_scratch_t *t, const flash_params_t *p,
-                                const cpu_task_t *task, int32_t dtype, flash_range_t keys) {
+                                const cpu_task_t *task, int32_t dtype, flash_range_t keys,
+                                packed_parts_t parts) {
     if (cpu_is_paged(p)) {
-        pack_keys_of_pages(t, p, task, dtype, keys);
+        pack_keys_of_pages(t, p, task, dtype, keys, parts);
         return;
     }
     const tile_keys_t k = keys_at(task, dtype, p->k, &p->k_stride, keys);
     const tile_keys_t v = keys_at(task, dtype, p->v, &p->v_stride, keys);
-    pack_k(t, dtype, &k, keys.end - keys.begin);
-    pack_v(t, dtype, &v, keys.end - keys.begin);
+    if (parts.k)
+        pack_k(t, dtype, &k, keys.end - keys.begin);
+    if (parts.v)
+        pack_v(t, dtype, &v, keys.end - keys.begin);
 }
 
 NEVER_INLINE void pack_fp32(const tile_scratch_t *t, const flash_params_t *p,
-                            const cpu_task_t *task, flash_range_t keys) {
-    pack_keys_of(t, p, task, FLASH_DTYPE_FP32, keys);
+                            const cpu_task_t *task, flash_range_t keys, packed_parts_t parts) {
+    pack_keys_of(t, p, task, FLASH_DTYPE_FP32, keys, parts);
 }
 
 NEVER_INLINE void pack_fp16(const tile_scratch_t *t, const flash_params_t *p,
-                            const cpu_task_t *task, flash_range_t keys) {
-    pack_keys_of(t, p, task, FLASH_DTYPE_FP16, keys);
+                            const cpu_task_t *task, flash_range_t keys, packed_parts_t parts) {
+    pack_keys_of(t, p, task, FLASH_DTYPE_FP16, keys, parts);
 }
 
 NEVER_INLINE void pack_bf16(const tile_scratch_t *t, const flash_params_t *p,
-                            const cpu_task_t *task, flash_range_t keys) {
-    pack_keys_of(t, p, task, FLASH_DTYPE_BF16, keys);
+                            const cpu_task_t *task, flash_range_t keys, packed_parts_t parts) {
+    pack_keys_of(t, p, task, FLASH_DTYPE_BF16, keys, parts);
 }
 
 NEVER_INLINE void pack_e4m3(const tile_scratch_t *t, const flash_params_t *p,
-                            const cpu_task_t *task, flash_range_t keys) {
-    pack_keys_of(t, p, task, FLASH_DTYPE_E4M3, keys);
+                            const cpu_task_t *task, flash_range_t keys, packed_parts_t parts) {
+    pack_keys_of(t, p, task, FLASH_DTYPE_E4M3, keys, parts);
 }
 
 NEVER_INLINE void pack_latent(const tile_scratch_t *t, const flash_params_t *p,
-                              const cpu_task_t *task, flash_range_t keys) {
-    pack_keys_of(t, p, task, FLASH_DTYPE_LATENT_E4M3, keys);
+                              const cpu_task_t *task, flash_range_t keys, packed_parts_t parts) {
+    pack_keys_of(t, p, task, FLASH_DTYPE_LATENT_E4M3, keys, parts);
+}
+
+NEVER_INLINE void pack_q8_0(const tile_scratch_t *t, const flash_params_t *p,
+                            const cpu_task_t *task, flash_range_t keys, packed_parts_t parts) {
+    pack_keys_of(t, p, task, FLASH_DTYPE_Q8_0, keys, parts);
+}
+
+NEVER_INLINE void pack_q4_0(const tile_scratch_t *t, const flash_params_t *p,
+                            const cpu_task_t *task, flash_range_t keys, packed_parts_t parts) {
+    pack_keys_of(t, p, task, FLASH_DTYPE_Q4_0, keys, parts);
+}
+
+static inline void pack_parts(const tile_scratch_t *t, const flash_params_t *p,
+                              const cpu_task_t *task, int32_t dtype, flash_range_t keys,
+                              packed_parts_t parts) {
+    DTYPES_KNOWN(7);
+    if (has_kernel_of(FLASH_DTYPE_FP32) && dtype == FLASH_DTYPE_FP32)
+        pack_fp32(t, p, task, keys, parts);
+    else if (keys_are(dtype, FLASH_DTYPE_FP16))
+        pack_fp16(t, p, task, keys, parts);
+    else if (keys_are(dtype, FLASH_DTYPE_BF16))
+        pack_bf16(t, p, task, keys, parts);
+    else if (keys_are(dtype, FLASH_DTYPE_E4M3))
+        pack_e4m3(t, p, task, keys, parts);
+    else if (keys_are(dtype, FLASH_DTYPE_LATENT_E4M3))
+        pack_latent(t, p, task, keys, parts);
+    else if (keys_are(dtype, FLASH_DTYPE_Q8_0))
+        pack_q8_0(t, p, task, keys, parts);
+    else if (keys_are(dtype, FLASH_DTYPE_Q4_0))
+        pack_q4_0(t, p, task, keys, parts);
 }
 
 static inline void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
                              const cpu_task_t *task, int32_t dtype, flash_range_t keys) {
-    DTYPES_KNOWN(5);
-    if (has_kernel_of(FLASH_DTYPE_FP32) && dtype == FLASH_DTYPE_FP32)
-        pack_fp32(t, p, task, keys);
-    else if (keys_are(dtype, FLASH_DTYPE_FP16))
-        pack_fp16(t, p, task, keys);
-    else if (keys_are(dtype, FLASH_DTYPE_BF16))
-        pack_bf16(t, p, task, keys);
-    else if (keys_are(dtype, FLASH_DTYPE_E4M3))
-        pack_e4m3(t, p, task, keys);
-    else if (keys_are(dtype, FLASH_DTYPE_LATENT_E4M3))
-        pack_latent(t, p, task, keys);
+    const bool same = p->v_dtype == dtype;
+    pack_parts(t, p, task, dtype, keys, (packed_parts_t){true, same});
+    if (!same)
+        pack_parts(t, p, task, p->v_dtype, keys, (packed_parts_t){false, true});
 }
 
 NEVER_INLINE void attend_packed(const tile_scratch_t *t, const flash_params_t *p,
@@ -176,15 +205,16 @@ static inline void tiled_pack(const flash_config_t *config, const flash_params_t
     pack_keys(&t, p, task, config->dtype, task->keys);
 }
 
-/* Loads the rows of all heads. Returns the keys that any row sees, in all heads the same. */
+/* Loads the rows of all heads; pairs: keys are loaded by load_pair(). Returns the keys that any row
+ * sees, in all heads the same. */
 static inline flash_range_t gather_rows(const tile_scratch_t *t, const flash_params_t *p,
-                                        const cpu_task_t *task, int32_t dtype, bool in_place) {
+                                        const cpu_task_t *task, int32_t dtype, bool pairs) {
     flash_range_t keys = {0, 0};
     for (int32_t head = 0; head < task->n_heads; head++) {
         const cpu_task_t head_task = task_of_head(task, head, t->d_v);
         const tile_scratch_t rows = rows_of_head(t, head);
         keys = find_keys(&rows, p, &head_task);
-        gather_q(&rows, p, &head_task, dtype, in_place);
+        gather_q(&rows, p, &head_task, dtype, pairs);
     }
     start_rows(t);
     return keys;
@@ -233,7 +263,8 @@ static inline void tiled_attend(const flash_config_t *config, const flash_params
     const int32_t columns = in_place ? min32(config->B_c, in_place_keys(task->way)) : config->B_c;
     tile_scratch_t t = divide_scratch(scratch, cpu_scratch_rows(config->B_r, n_rows), columns,
                                       head_dims_of(p), n_rows, task->n_heads);
-    const flash_range_t keys = gather_rows(&t, p, task, dtype, in_place);
+    const bool pairs = in_place && !decodes_keys(p, dtype);
+    const flash_range_t keys = gather_rows(&t, p, task, dtype, pairs);
     attend_blocks(&t, config, p, task, keys);
     store_heads(&t, p, task, dtype);
 }

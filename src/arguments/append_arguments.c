@@ -9,11 +9,12 @@
 #include "arguments/latent_arguments.h"
 #include "arguments/paging.h"
 #include "arguments/quant.h"
+#include "arguments/quant_block_arguments.h"
 #include "arguments/regions.h"
 #include "arguments/tensor.h"
 #include "core/status.h"
 #include "core/struct_size.h"
-#include "kernels/common/latent.h"
+#include "kernels/common/key.h"
 
 #include <inttypes.h>
 
@@ -32,22 +33,28 @@ static bool has_v(const flash_kv_append_args_t *a) {
     return a->v_new.data != NULL || a->v.data != NULL;
 }
 
-static flash_status_t check_pair(const char *k_name, const char *v_name, int32_t k_dtype,
-                                 int32_t v_dtype) {
-    FLASH_TRY(argument_check_dtype(k_name, k_dtype));
-    FLASH_TRY(argument_check_dtype(v_name, v_dtype));
-    FLASH_REQUIRE(k_dtype == v_dtype, FLASH_ERROR_UNSUPPORTED,
-                  "%s is %" PRId32 " and %s is %" PRId32 ": K and V must have one type", k_name,
-                  k_dtype, v_name, v_dtype);
+static flash_status_t check_new_types(int32_t k_new, int32_t v_new) {
+    FLASH_TRY(argument_check_dtype("k_new.dtype", k_new));
+    FLASH_TRY(argument_check_dtype("v_new.dtype", v_new));
+    FLASH_REQUIRE(k_new == v_new, FLASH_ERROR_UNSUPPORTED,
+                  "k_new.dtype is %" PRId32 " and v_new.dtype is %" PRId32
+                  ": new tokens of K and V must have one type",
+                  k_new, v_new);
     return FLASH_SUCCESS;
+}
+
+static flash_status_t check_cache_types(int32_t k, int32_t v) {
+    FLASH_TRY(argument_check_dtype("k.dtype", k));
+    FLASH_TRY(argument_check_dtype("v.dtype", v));
+    return argument_check_mixed("k.dtype", k, "v.dtype", v);
 }
 
 static flash_status_t check_types(const flash_kv_append_args_t *a) {
     const int32_t v_new = has_v(a) ? a->v_new.dtype : a->k_new.dtype;
     const int32_t v = has_v(a) ? a->v.dtype : a->k.dtype;
     FLASH_TRY(argument_check_dtype("dtype", a->dtype));
-    FLASH_TRY(check_pair("k_new.dtype", "v_new.dtype", a->k_new.dtype, v_new));
-    FLASH_TRY(check_pair("k.dtype", "v.dtype", a->k.dtype, v));
+    FLASH_TRY(check_new_types(a->k_new.dtype, v_new));
+    FLASH_TRY(check_cache_types(a->k.dtype, v));
     FLASH_REQUIRE(a->k_new.dtype != FLASH_DTYPE_E4M3 || a->k.dtype == FLASH_DTYPE_E4M3,
                   FLASH_ERROR_UNSUPPORTED,
                   "k_new.dtype is FLASH_DTYPE_E4M3 and k.dtype is %" PRId32
@@ -130,7 +137,7 @@ static flash_status_t read_places(const flash_kv_append_args_t *a, append_params
 /* ---- Tensors ---- */
 
 typedef struct shapes {
-    tensor_shape_t k_new, k, q, q_out; /* V has those of K */
+    tensor_shape_t k_new, k, v, q, q_out; /* v_new has that of k_new */
 } shapes_t;
 
 static shapes_t shapes_of(const flash_kv_append_args_t *a, const append_params_t *p) {
@@ -148,6 +155,9 @@ static shapes_t shapes_of(const flash_kv_append_args_t *a, const append_params_t
     s.k.d_head = key_elements(a->k.dtype, a->d_head);
     s.k.element_size = dtype_size(a->k.dtype);
     s.k.is_output = true;
+    s.v = s.k;
+    s.v.d_head = key_elements(a->v.dtype, a->d_head);
+    s.v.element_size = dtype_size(a->v.dtype);
     s.q.batch = a->cu_seqlens_q ? 1 : a->batch;
     s.q.seq = s.q.longest_seq = a->seqlen_q;
     s.q.heads = a->n_heads;
@@ -178,9 +188,9 @@ static flash_status_t check_cache(const flash_kv_append_args_t *a, const shapes_
     if (!has_v(a))
         return FLASH_SUCCESS;
     FLASH_TRY(tensor_check("v_new", &a->v_new, &s->k_new));
-    FLASH_TRY(check_output("v", &a->v, &s->k));
+    FLASH_TRY(check_output("v", &a->v, &s->v));
     regions_add(regions, "v_new", &a->v_new, &s->k_new);
-    regions_add_sharing(regions, "v", &a->v, &s->k, sharing);
+    regions_add_sharing(regions, "v", &a->v, &s->v, sharing);
     return FLASH_SUCCESS;
 }
 
@@ -336,6 +346,7 @@ flash_status_t arguments_read_append(const flash_kv_append_args_t *args,
     FLASH_TRY(check_types(a));
     FLASH_TRY(check_sizes(a));
     FLASH_TRY(arguments_check_latent_append(a, has_v(a)));
+    FLASH_TRY(arguments_check_quant_block_append(a, has_v(a)));
     *params = (append_params_t){.batch = (int32_t)a->batch,
                                 .tokens_new = tokens_of(a->cu_seqlens_new, a->seqlen_new, a->batch),
                                 .tokens_q = tokens_of(a->cu_seqlens_q, a->seqlen_q, a->batch)};

@@ -7,6 +7,7 @@
 #include "kernels/common/dtype.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 
 flash_status_t argument_check_size(const char *name, int64_t size) {
     FLASH_REQUIRE(size >= 0 && size <= INT32_MAX, FLASH_ERROR_INVALID_ARGUMENT,
@@ -25,14 +26,43 @@ flash_status_t argument_check_dtype(const char *name, int32_t dtype) {
     return FLASH_SUCCESS;
 }
 
+/* Returns the name of a type of K and V alone; NULL for other types. */
+static const char *name_of_keys_type(int32_t dtype) {
+    DTYPES_KNOWN(7);
+    switch (dtype) {
+    case FLASH_DTYPE_E4M3:
+        return "FLASH_DTYPE_E4M3";
+    case FLASH_DTYPE_LATENT_E4M3:
+        return "FLASH_DTYPE_LATENT_E4M3";
+    case FLASH_DTYPE_Q8_0:
+        return "FLASH_DTYPE_Q8_0";
+    case FLASH_DTYPE_Q4_0:
+        return "FLASH_DTYPE_Q4_0";
+    default:
+        return NULL;
+    }
+}
+
 flash_status_t argument_check_not_of_keys(const char *name, int32_t dtype) {
-    DTYPES_KNOWN(5);
-    FLASH_REQUIRE(dtype != FLASH_DTYPE_E4M3, FLASH_ERROR_UNSUPPORTED,
-                  "%s is FLASH_DTYPE_E4M3 (%" PRId32 "): K and V alone may be of that type", name,
+    const char *of_keys = name_of_keys_type(dtype);
+    FLASH_REQUIRE(of_keys == NULL, FLASH_ERROR_UNSUPPORTED,
+                  "%s is %s (%" PRId32 "): K and V alone may be of that type", name, of_keys,
                   dtype);
-    FLASH_REQUIRE(dtype != FLASH_DTYPE_LATENT_E4M3, FLASH_ERROR_UNSUPPORTED,
-                  "%s is FLASH_DTYPE_LATENT_E4M3 (%" PRId32 "): K and V alone may be of that type",
-                  name, dtype);
+    return FLASH_SUCCESS;
+}
+
+/* Elements of e4m3 have scales of the call, and latent tokens are K and V at once. */
+static bool goes_alone(int32_t dtype) {
+    return dtype == FLASH_DTYPE_E4M3 || dtype == FLASH_DTYPE_LATENT_E4M3;
+}
+
+flash_status_t argument_check_mixed(const char *k_name, int32_t k_dtype, const char *v_name,
+                                    int32_t v_dtype) {
+    const int32_t alone = goes_alone(k_dtype) ? k_dtype : v_dtype;
+    FLASH_REQUIRE(k_dtype == v_dtype || !goes_alone(alone), FLASH_ERROR_UNSUPPORTED,
+                  "%s is %" PRId32 " and %s is %" PRId32
+                  ": where one of K and V is of %s, both are",
+                  k_name, k_dtype, v_name, v_dtype, name_of_keys_type(alone));
     return FLASH_SUCCESS;
 }
 

@@ -17,9 +17,13 @@ flash_status_t argument_check_count(const char *name, int64_t count);
 /* Requires one of FLASH_DTYPE_... */
 flash_status_t argument_check_dtype(const char *name, int32_t dtype);
 
-/* Requires another type than those of 8 bits, which only K and V may have: a call whose dtype is
- * one of them names the types of its other tensors. Returns UNSUPPORTED. */
+/* Requires another type than those of 8 bits and less, which only K and V may have: a call whose
+ * dtype is one of them names the types of its other tensors. Returns UNSUPPORTED. */
 flash_status_t argument_check_not_of_keys(const char *name, int32_t dtype);
+
+/* Requires one type of K and V, or two that may stand beside each other. Returns UNSUPPORTED. */
+flash_status_t argument_check_mixed(const char *k_name, int32_t k_dtype, const char *v_name,
+                                    int32_t v_dtype);
 
 /* Requires fp16, bf16 or fp32, which numbers beside the tensors are of. what: those numbers, for
  * the message. Returns UNSUPPORTED for another type. */

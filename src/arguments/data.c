@@ -11,7 +11,7 @@
 #include "arguments/regions.h"
 #include "arguments/tensor.h"
 #include "core/status.h"
-#include "kernels/common/latent.h"
+#include "kernels/common/key.h"
 #include "kernels/common/sequence.h"
 
 #include <inttypes.h>
@@ -186,6 +186,7 @@ static shapes_t shapes_of(const flash_forward_args_t *a, const flash_params_t *p
     s.k.element_size = dtype_size(a->k.dtype);
     s.v = s.k;
     s.v.d_head = key_elements(a->v.dtype, a->d_head_v);
+    s.v.element_size = dtype_size(a->v.dtype);
     s.o.d_head = a->d_head_v;
     s.o.element_size = dtype_size(a->o.dtype);
     s.o.is_output = true;

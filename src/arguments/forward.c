@@ -9,6 +9,7 @@
 #include "arguments/latent_arguments.h"
 #include "arguments/paging.h"
 #include "arguments/quant.h"
+#include "arguments/quant_block_arguments.h"
 #include "core/device.h"
 #include "core/status.h"
 #include "core/struct_size.h"
@@ -93,17 +94,14 @@ static void set_default_d_head_v(flash_forward_args_t *a) {
         a->d_head_v = a->d_head;
 }
 
-/* K and V must have the same type. Which other types go together, the kernels decide. */
+/* Which types go together, the kernels decide. */
 static flash_status_t check_types(const flash_forward_args_t *a) {
     FLASH_TRY(argument_check_dtype("dtype", a->dtype));
     FLASH_TRY(argument_check_dtype("q.dtype", a->q.dtype));
     FLASH_TRY(argument_check_dtype("k.dtype", a->k.dtype));
     FLASH_TRY(argument_check_dtype("v.dtype", a->v.dtype));
     FLASH_TRY(argument_check_dtype("o.dtype", a->o.dtype));
-    FLASH_REQUIRE(a->k.dtype == a->v.dtype, FLASH_ERROR_UNSUPPORTED,
-                  "k.dtype is %" PRId32 " and v.dtype is %" PRId32
-                  ": no kernel here has K and V of different types",
-                  a->k.dtype, a->v.dtype);
+    FLASH_TRY(argument_check_mixed("k.dtype", a->k.dtype, "v.dtype", a->v.dtype));
     FLASH_TRY(argument_check_not_of_keys("q.dtype", a->q.dtype));
     return argument_check_not_of_keys("o.dtype", a->o.dtype);
 }
@@ -217,6 +215,7 @@ static void set_tensors(flash_params_t *p, const flash_forward_args_t *a) {
     p->o = a->o.data;
     p->lse = a->lse;
     p->q_dtype = a->q.dtype;
+    p->v_dtype = a->v.dtype;
     p->o_dtype = a->o.dtype;
     p->q_stride = tensor_strides(&a->q, ragged_q, q);
     p->k_stride = tensor_strides(&a->k, ragged_k, k);
@@ -296,6 +295,7 @@ flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_ar
     FLASH_TRY(arguments_read_paging(checked, &pages));
     set_problem(problem, checked, &pages);
     FLASH_TRY(arguments_check_latent(problem->dtype, &problem->params));
+    FLASH_TRY(arguments_check_quant_blocks(problem->dtype, &problem->params));
     FLASH_TRY(arguments_read_quant(checked, &problem->params));
     FLASH_TRY(arguments_read_bias(checked, &problem->params));
     if (arguments_have_bias(&problem->params))

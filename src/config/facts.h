@@ -94,6 +94,7 @@ typedef struct type_pairs {
 typedef struct row_types {
     int32_t dtype;
     int32_t operand_dtype;
+    uint32_t v_types; /* of V beside K of dtype: a bit, 1 << FLASH_DTYPE_..., for each */
     type_pairs_t pairs;
 } row_types_t;
 

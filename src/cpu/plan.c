@@ -7,7 +7,7 @@
 #include "core/int64.h"
 #include "core/status.h"
 #include "cpu/lengths.h"
-#include "kernels/common/dtype.h"
+#include "kernels/common/key.h"
 
 /* A problem may have 2^52 rows and keys over all K/V heads. That bounds the number of items, far
  * from where counting them would overflow. */
@@ -248,8 +248,8 @@ static int32_t count_heads_together(const flash_params_t *p, const cpu_plan_t *p
     const cpu_way_t way =
         cpu_way(plan->family, plan->config, p, CPU_KEYS_SPLIT, plan->max_rows, p->seqlen_k);
     const int64_t bytes = cpu_way_has_steps(way) ? HEADS_STEPS_BYTES : HEADS_BLOCKS_BYTES;
-    const int64_t widest = max64(p->d_head, p->d_head_v); /* elements of a key of K or of V */
-    const int64_t fitting = bytes / (widest * dtype_size(plan->config->dtype));
+    const int64_t k_bytes = key_bytes(plan->config->dtype, p->d_head);
+    const int64_t fitting = bytes / max64(k_bytes, key_bytes(p->v_dtype, p->d_head_v));
     const int64_t most = min64(most_heads(plan, way), p->n_heads_kv);
     const int64_t n_tasks = HEADS_TASKS_PER_THREAD * (int64_t)n_threads;
     int64_t heads = max64(1, min64(most, fitting));

@@ -46,7 +46,7 @@ static bool wants_steps(const cpu_family_t *family, const flash_config_t *config
 
 static cpu_way_t way_in_place(const cpu_family_t *family, const flash_config_t *config,
                               const flash_params_t *params, int64_t n_rows) {
-    if (config->dtype == FLASH_DTYPE_LATENT_E4M3) /* a task decodes a block of one head */
+    if (cpu_decodes_keys(config->dtype, params->v_dtype))
         return CPU_WAY_BLOCKS;
     if (family->single_row_step_bytes > 0 && config->dtype == FLASH_DTYPE_FP32 && n_rows == 1)
         return CPU_WAY_SINGLE_ROWS;

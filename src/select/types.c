@@ -14,6 +14,8 @@ const char *types_mismatch(const row_types_t *types, const problem_t *problem) {
     const flash_params_t *p = &problem->params;
     if (types->dtype != problem->dtype)
         return "dtype";
+    if (!types_have_v(types, p->v_dtype))
+        return "v.dtype";
     if (types_pair_has(&types->pairs, p->q_dtype, p->o_dtype))
         return NULL;
     return types->pairs.outputs[p->q_dtype] == 0 ? "q.dtype" : "o.dtype";
@@ -27,12 +29,16 @@ bool types_of_rows_serve(const row_facts_t *facts, const problem_t *problem) {
 }
 
 void types_name(const problem_t *problem, char text[TYPES_NAME_SIZE]) {
-    const int32_t kv = problem->dtype, q = problem->params.q_dtype, o = problem->params.o_dtype;
-    if (q == kv && o == kv)
-        snprintf(text, TYPES_NAME_SIZE, "%s", config_dtype_name(kv));
-    else
-        snprintf(text, TYPES_NAME_SIZE, "%s (Q %s, O %s)", config_dtype_name(kv),
+    const int32_t k = problem->dtype, v = problem->params.v_dtype;
+    const int32_t q = problem->params.q_dtype, o = problem->params.o_dtype;
+    if (v != k)
+        snprintf(text, TYPES_NAME_SIZE, "%s (V %s, Q %s, O %s)", config_dtype_name(k),
+                 config_dtype_name(v), config_dtype_name(q), config_dtype_name(o));
+    else if (q != k || o != k)
+        snprintf(text, TYPES_NAME_SIZE, "%s (Q %s, O %s)", config_dtype_name(k),
                  config_dtype_name(q), config_dtype_name(o));
+    else
+        snprintf(text, TYPES_NAME_SIZE, "%s", config_dtype_name(k));
 }
 
 /* ---- Pairs ---- */

@@ -39,12 +39,19 @@ static const shape_t SHAPES[] = {
     {1, 60, 150, 4, 2, 40, 0, 0, 0, 0, 0, 100},
     {2, 3, 1300, 8, 2, 64, FLASH_FLAG_CAUSAL, 0, 0, 0, 0, 1298},
 };
-enum { N_SHAPES = sizeof SHAPES / sizeof SHAPES[0], N_DTYPES = FLASH_DTYPE_LATENT_E4M3 + 1 };
+enum { N_SHAPES = sizeof SHAPES / sizeof SHAPES[0], N_DTYPES = FLASH_DTYPE_Q4_0 + 1 };
+
+static bool has_quant_blocks(int32_t dtype) {
+    return dtype == FLASH_DTYPE_Q8_0 || dtype == FLASH_DTYPE_Q4_0;
+}
 
 /* Returns a shape for K and V of a type. Latent tokens have many columns, and one K/V head, as
  * models have it, so that they take no longer than other types. */
 static shape_t shape_of(int i, int32_t kv) {
     shape_t shape = SHAPES[i];
+    if (has_quant_blocks(kv))
+        shape.d_head =
+            (shape.d_head + FLASH_QUANT_BLOCK - 1) / FLASH_QUANT_BLOCK * FLASH_QUANT_BLOCK;
     if (kv == FLASH_DTYPE_LATENT_E4M3) {
         shape.n_heads /= shape.n_heads_kv;
         shape.n_heads_kv = 1;
@@ -63,9 +70,9 @@ typedef struct buffers {
     size_t lse_count;
 } buffers_t;
 
-/* These tensors are of latent tokens, whose elements are bytes, as of e4m3. */
+/* These tensors are of latent tokens or quantised blocks, whose elements are bytes, as of e4m3. */
 static bool has_byte_elements(int32_t dtype) {
-    return dtype == FLASH_DTYPE_E4M3 || dtype == FLASH_DTYPE_LATENT_E4M3;
+    return dtype == FLASH_DTYPE_E4M3 || dtype == FLASH_DTYPE_LATENT_E4M3 || has_quant_blocks(dtype);
 }
 
 static size_t element_size(int32_t dtype) {
@@ -144,6 +151,16 @@ static void set_scales(unsigned char *tokens, size_t n) {
         }
 }
 
+/* Gives quantised blocks of random bytes scales of 2^-7 and 2^-5, of either sign. */
+static void set_block_scales(unsigned char *blocks, size_t n_bytes, int32_t dtype) {
+    const size_t block = dtype == FLASH_DTYPE_Q8_0 ? FLASH_Q8_0_BYTES : FLASH_Q4_0_BYTES;
+    const uint16_t exponent = dtype == FLASH_DTYPE_Q8_0 ? 0x2000 : 0x2800;
+    for (size_t i = 0; i < n_bytes / block; i++) {
+        const uint16_t scale = (uint16_t)(exponent | (i % 3 == 0 ? 0x8000 : 0) | i % 7 << 6);
+        memcpy(blocks + i * block, &scale, sizeof scale);
+    }
+}
+
 /* Head dimensions of K and V, and the elements from head to head. */
 typedef struct dims {
     int64_t k, v, k_elements, v_elements;
@@ -151,7 +168,11 @@ typedef struct dims {
 
 static dims_t dims_of(const shape_t *s, int32_t kv) {
     const dims_t latent = {576, 512, FLASH_LATENT_TOKEN_BYTES, FLASH_LATENT_TOKEN_BYTES};
-    const dims_t same = {s->d_head, s->d_head, s->d_head, s->d_head};
+    const int64_t d = s->d_head, n_blocks = d / FLASH_QUANT_BLOCK;
+    const int64_t elements = kv == FLASH_DTYPE_Q8_0   ? n_blocks * FLASH_Q8_0_BYTES
+                             : kv == FLASH_DTYPE_Q4_0 ? n_blocks * FLASH_Q4_0_BYTES
+                                                      : d;
+    const dims_t same = {d, d, elements, elements};
     return kv == FLASH_DTYPE_LATENT_E4M3 ? latent : same;
 }
 
@@ -178,6 +199,10 @@ static flash_forward_args_t arguments(const shape_t *s, types_t types, buffers_t
     b->v = is_latent ? b->k : random_tensor(n_keys * of_v, types.kv, &seed);
     if (is_latent)
         set_scales(b->k, n_keys);
+    if (has_quant_blocks(types.kv)) {
+        set_block_scales(b->k, n_keys * (size_t)d.k_elements, types.kv);
+        set_block_scales(b->v, n_keys * of_v, types.kv);
+    }
     for (size_t i = 0; s->nan_key > 0 && i < (size_t)s->n_heads_kv * of_v; i++)
         set_nan(b->v, (size_t)(s->nan_key * s->n_heads_kv) * of_v + i, types.kv);
     b->o = allocate(b->o_count * element_size(types.o));
@@ -393,7 +418,8 @@ static bool check_shape(const flash_kernel_t *kernel, const flash_config_t *conf
 
 static bool serves(const flash_kernel_t *kernel, types_t types) {
     buffers_t buffers;
-    const flash_forward_args_t args = arguments(&SHAPES[0], types, &buffers);
+    const shape_t shape = shape_of(0, types.kv);
+    const flash_forward_args_t args = arguments(&shape, types, &buffers);
     const flash_status_t status = flash_query_support(&args, kernel, NULL, 0);
     release(&buffers);
     return status == FLASH_SUCCESS;

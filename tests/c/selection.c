@@ -28,7 +28,7 @@ const device_t small_blackwell = {.number = FLASH_DEVICE_CUDA,
 problem_t problem_of(int32_t dtype, int32_t features) {
     problem_t problem;
     memset(&problem, 0, sizeof problem);
-    problem.dtype = dtype;
+    problem.dtype = problem.params.v_dtype = dtype;
     problem.params.q_dtype = dtype >= FLASH_DTYPE_E4M3 ? FLASH_DTYPE_BF16 : dtype;
     problem.params.o_dtype = problem.params.q_dtype;
     problem.features = features;

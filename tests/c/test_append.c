@@ -451,8 +451,12 @@ static void use_cuda(call_t *c) {
     X(q_out_dtype, c->args.q_out.dtype = 9, INVALID, "q_out.dtype is 9")                           \
     X(new_types_differ, c->args.v_new.dtype = FLASH_DTYPE_FP16, UNSUPPORTED,                       \
       "k_new.dtype is 3 and v_new.dtype is 1")                                                     \
-    X(types_differ, c->args.k.dtype = FLASH_DTYPE_BF16, UNSUPPORTED,                               \
-      "k.dtype is 2 and v.dtype is 3")                                                             \
+    X(types_differ, c->args.k.dtype = FLASH_DTYPE_E4M3, UNSUPPORTED,                               \
+      "k.dtype is 4 and v.dtype is 3: where one of K and V is of FLASH_DTYPE_E4M3, both are")      \
+    X(new_blocks, c->args.k_new.dtype = c->args.v_new.dtype = FLASH_DTYPE_Q8_0, UNSUPPORTED,       \
+      "k_new.dtype is FLASH_DTYPE_Q8_0 (6): new tokens are of fp16, bf16 or fp32")                 \
+    X(blocks_that_d_head_cuts, c->args.v.dtype = FLASH_DTYPE_Q4_0, INVALID,                        \
+      "d_head is 8: not a multiple of 32, the columns of a block of FLASH_DTYPE_Q4_0")             \
     X(e4m3_into_fp32, c->args.k_new.dtype = c->args.v_new.dtype = FLASH_DTYPE_E4M3, UNSUPPORTED,   \
       "k.dtype is 3: new tokens of e4m3")                                                          \
     X(e4m3_with_rotary,                                                                            \

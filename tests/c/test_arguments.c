@@ -115,8 +115,24 @@ typedef struct refusal {
       "neither window_left nor window_right")                                                      \
     X(chunk_negative, args->attention_chunk = -1, INVALID, "attention_chunk is -1")                \
     X(q_dtype_unknown, args->q.dtype = 99, INVALID, "q.dtype is 99")                               \
-    X(k_of_another_type, args->k.dtype = FLASH_DTYPE_BF16, FLASH_ERROR_UNSUPPORTED,                \
-      "k.dtype is 2 and v.dtype is 3")                                                             \
+    X(k_of_e4m3_alone, args->k.dtype = FLASH_DTYPE_E4M3, FLASH_ERROR_UNSUPPORTED,                  \
+      "k.dtype is 4 and v.dtype is 3: where one of K and V is of FLASH_DTYPE_E4M3, both are")      \
+    X(v_of_latent_tokens_alone, args->v.dtype = FLASH_DTYPE_LATENT_E4M3, FLASH_ERROR_UNSUPPORTED,  \
+      "k.dtype is 3 and v.dtype is 5: where one of K and V is of FLASH_DTYPE_LATENT_E4M3")         \
+    X(q_of_quantised_blocks, args->q.dtype = FLASH_DTYPE_Q8_0, FLASH_ERROR_UNSUPPORTED,            \
+      "q.dtype is FLASH_DTYPE_Q8_0 (6): K and V alone")                                            \
+    X(o_of_quantised_blocks, args->o.dtype = FLASH_DTYPE_Q4_0, FLASH_ERROR_UNSUPPORTED,            \
+      "o.dtype is FLASH_DTYPE_Q4_0 (7): K and V alone")                                            \
+    X(blocks_that_d_head_cuts, (args->k.dtype = FLASH_DTYPE_Q8_0, args->d_head = 48), INVALID,     \
+      "d_head is 48: not a multiple of 32, the columns of a block of FLASH_DTYPE_Q8_0")            \
+    X(blocks_that_d_head_v_cuts, (args->v.dtype = FLASH_DTYPE_Q4_0, args->d_head_v = 33), INVALID, \
+      "d_head_v is 33: not a multiple of 32, the columns of a block of FLASH_DTYPE_Q4_0")          \
+    X(rows_of_blocks_overlap,                                                                      \
+      (args->k.dtype = FLASH_DTYPE_Q8_0, args->d_head = 64, args->k.stride_seq = 67), INVALID,     \
+      "k.stride_seq is 67 bytes: a row of FLASH_DTYPE_Q8_0 of d_head 64 has 68")                   \
+    X(v_rows_of_blocks_overlap,                                                                    \
+      (args->v.dtype = FLASH_DTYPE_Q4_0, args->d_head_v = 64, args->v.stride_seq = 35), INVALID,   \
+      "v.stride_seq is 35 bytes: a row of FLASH_DTYPE_Q4_0 of d_head_v 64 has 36")                 \
     X(o_of_another_type, args->o.dtype = FLASH_DTYPE_FP16, FLASH_ERROR_UNSUPPORTED,                \
       "FP32 (Q FP32, O FP16) on the CPU: if K and V are FP32, Q and O can be: FP32 and FP32")      \
     X(q_of_another_type, args->q.dtype = FLASH_DTYPE_FP16, FLASH_ERROR_UNSUPPORTED,                \

@@ -176,8 +176,8 @@ TEST(format_refuses_what_has_no_word) {
     c = sm80, c.arch = 83, check_format_refused(c, "arch is 83");
     c = sm80, c.op = 1000, check_format_refused(c, "op is 1000");
     c = sm80, c.dtype = 0, check_format_refused(c, "dtype is 0");
-    c = sm80, c.dtype = 6, check_format_refused(c, "dtype is 6");
-    c = sm90, c.operand_dtype = 6, check_format_refused(c, "operand_dtype is 6");
+    c = sm80, c.dtype = 8, check_format_refused(c, "dtype is 8");
+    c = sm90, c.operand_dtype = 8, check_format_refused(c, "operand_dtype is 8");
     c = sm80, c.features = 64, check_format_refused(c, "features");
     c = sm80, c.features = -1, check_format_refused(c, "features");
     c = sm80, c.async_copy = 2, check_format_refused(c, "async_copy");

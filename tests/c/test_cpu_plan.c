@@ -24,6 +24,7 @@ static flash_params_t problem(int32_t batch, int32_t seqlen_q, int32_t seqlen_k,
     return (flash_params_t){.k_stride = kv,
                             .v_stride = kv,
                             .q_dtype = FLASH_DTYPE_BF16,
+                            .v_dtype = FLASH_DTYPE_BF16,
                             .o_dtype = FLASH_DTYPE_BF16,
                             .batch = batch,
                             .seqlen_q = seqlen_q,
@@ -66,7 +67,7 @@ TEST(a_family_of_cuda_is_refused) {
 static cpu_way_t way_of(int32_t arch, int32_t dtype, cpu_keys_t keys, int64_t n_rows) {
     const flash_config_t config = {.arch = arch, .dtype = dtype, .B_r = B_R, .B_c = B_C};
     flash_params_t p = problem(1, 1, 5000, 1, 8); /* keys a multiple of 1 KB apart */
-    p.q_dtype = dtype;
+    p.q_dtype = p.v_dtype = dtype;
     return cpu_way(cpu_family(arch), &config, &p, keys, n_rows, 5000);
 }
 
@@ -121,8 +122,23 @@ TEST(steps_are_for_keys_that_share_few_sets_or_fill_lines) {
     flash_config_t config = ROW;
     p.k_stride.seq += 8;
     assert_int_equal(cpu_way(avx512, &config, &p, CPU_KEYS_SPLIT, 2, 5000), CPU_WAY_BLOCKS);
-    config.dtype = FLASH_DTYPE_FP32; /* a line is one vector */
+    config.dtype = p.v_dtype = FLASH_DTYPE_FP32; /* a line is one vector */
     assert_int_equal(cpu_way(avx512, &config, &p, CPU_KEYS_SPLIT, 2, 5000), CPU_WAY_STEPS);
+}
+
+/* Keys that are decoded first are read in blocks of one head, and many rows pack them. */
+TEST(decoded_keys_are_read_in_blocks) {
+    static const expected_way_t expected[] = {
+        {FLASH_ARCH_AVX2, FLASH_DTYPE_Q8_0, CPU_KEYS_ALONE, 12, CPU_WAY_BLOCKS},
+        {FLASH_ARCH_AVX512, FLASH_DTYPE_Q4_0, CPU_KEYS_SPLIT, 1, CPU_WAY_BLOCKS},
+        {FLASH_ARCH_NEON, FLASH_DTYPE_Q8_0, CPU_KEYS_SPLIT, 24, CPU_WAY_BLOCKS},
+        {FLASH_ARCH_AVX512, FLASH_DTYPE_Q8_0, CPU_KEYS_PACKED, 40, CPU_WAY_SHARED},
+    };
+    flash_params_t p = problem(1, 1, 5000, 1, 8);
+    check_ways(expected, sizeof expected / sizeof expected[0]);
+    p.v_dtype = FLASH_DTYPE_Q8_0; /* K is of bf16 */
+    assert_int_equal(cpu_way(cpu_family(ROW.arch), &ROW, &p, CPU_KEYS_SPLIT, 2, 5000),
+                     CPU_WAY_BLOCKS);
 }
 
 TEST(tiles_decode_two_to_sixteen_rows_of_bf16) {

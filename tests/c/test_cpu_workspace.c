@@ -66,6 +66,7 @@ static flash_params_t random_kind(const flash_config_t *config) {
                         .group = ONE_OF(groups),
                         .d_head = ONE_OF(dims),
                         .d_head_v = ONE_OF(dims)};
+    p.v_dtype = config->dtype;
     p.q_dtype = random_bits() % 2 ? FLASH_DTYPE_FP32 : config->dtype;
     p.o_dtype = random_bits() % 2 ? FLASH_DTYPE_FP32 : config->dtype;
     const uint32_t kind = random_bits() % 8;

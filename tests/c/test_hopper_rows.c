@@ -27,7 +27,7 @@ static flash_strides_t contiguous(int64_t tokens, int64_t heads, int64_t d_head)
 static void draw_types(draw_t *draw, problem_t *problem) {
     static const int32_t types[] = {FLASH_DTYPE_FP16, FLASH_DTYPE_BF16, FLASH_DTYPE_E4M3};
     flash_params_t *p = &problem->params;
-    problem->dtype = DRAW_OF(draw, types);
+    problem->dtype = p->v_dtype = DRAW_OF(draw, types);
     p->q_dtype = problem->dtype == FLASH_DTYPE_E4M3 ? FLASH_DTYPE_BF16 : problem->dtype;
     p->o_dtype = draw_below(draw, 4) ? p->q_dtype : FLASH_DTYPE_FP32;
 }
@@ -41,7 +41,7 @@ static void draw_head_dimensions(draw_t *draw, problem_t *problem) {
     if (p->d_head == 576) {
         p->d_head_v = 512;
         if (problem->dtype == FLASH_DTYPE_E4M3 && draw_below(draw, 2)) {
-            problem->dtype = FLASH_DTYPE_LATENT_E4M3;
+            problem->dtype = p->v_dtype = FLASH_DTYPE_LATENT_E4M3;
             p->q_dtype = p->o_dtype = FLASH_DTYPE_BF16;
         }
     }

@@ -31,7 +31,8 @@ static problem_t ragged_batch(mixed_rows_t *mixed_rows) {
     static const int32_t on_device[4];
     problem_t problem;
     memset(&problem, 0, sizeof problem);
-    problem.dtype = problem.params.q_dtype = problem.params.o_dtype = FLASH_DTYPE_BF16;
+    problem.dtype = problem.params.q_dtype = problem.params.v_dtype = problem.params.o_dtype =
+        FLASH_DTYPE_BF16;
     problem.features = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_VARLEN;
     problem.mixed_rows = mixed_rows;
     problem.workspace = (void *)(uintptr_t)4096;

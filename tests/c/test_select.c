@@ -49,6 +49,23 @@ TEST(the_fastest_instruction_set_wins) {
     check_family(FLASH_DTYPE_E4M3, both, "flash_fwd_avx512_e4m3_");
     check_family(FLASH_DTYPE_E4M3, UINT32_MAX, "flash_fwd_avx512_e4m3_");
     check_family(FLASH_DTYPE_LATENT_E4M3, UINT32_MAX, "flash_fwd_avx512_latente4m3_");
+    check_family(FLASH_DTYPE_Q8_0, FLASH_ISA_AVX2, "flash_fwd_avx2_q80_");
+    check_family(FLASH_DTYPE_Q8_0, UINT32_MAX, "flash_fwd_avx512_q80_");
+    check_family(FLASH_DTYPE_Q4_0, UINT32_MAX, "flash_fwd_avx512_q40_");
+}
+
+/* Families that multiply pairs of 16 bits leave K and V of two types to the others. */
+TEST(k_and_v_of_two_types_have_rows_of_the_type_of_k) {
+    const device_t device = {.number = FLASH_DEVICE_CPU, .isa = UINT32_MAX, .dots_pay = true};
+    problem_t problem = problem_of(FLASH_DTYPE_BF16, 0);
+    const flash_kernel_t *of_pairs = selected(&problem, &device);
+    if (!has_all_cpu_families())
+        skip();
+    assert_int_equal(of_pairs->config.arch, FLASH_ARCH_AMX);
+    problem.params.v_dtype = FLASH_DTYPE_Q8_0;
+    assert_int_equal(selected(&problem, &device)->config.arch, FLASH_ARCH_AVX512);
+    assert_int_equal(selected(&problem, &device)->config.dtype, FLASH_DTYPE_BF16);
+    assert_refused(select_check(of_pairs, &problem, &device), FLASH_ERROR_UNSUPPORTED, "v.dtype");
 }
 
 /* Products of bf16 pairs are selected only where they are fast, and never before AMX. */
@@ -168,7 +185,7 @@ TEST(the_rows_of_a_family_and_a_type_are_together) {
     int32_t found = 0;
     for (int32_t i = 0; i < family_list_count; i++)
         for (int32_t op = 0; op < CONFIG_N_OPS; op++)
-            for (int32_t dtype = FLASH_DTYPE_FP16; dtype <= FLASH_DTYPE_LATENT_E4M3; dtype++)
+            for (int32_t dtype = FLASH_DTYPE_FP16; dtype <= FLASH_DTYPE_Q4_0; dtype++)
                 found += count_rows(family_list[i], op, dtype);
     assert_int_equal(found, kernel_table_count);
 }

@@ -70,7 +70,7 @@ TEST(pools_that_tma_refuses_take_sm80) {
 /* Makes a contiguous cache or one in pages, with Q of a 16-bit type. */
 static problem_t cache_problem(int32_t d_head, int32_t seqlen_q, int32_t features) {
     problem_t problem = decode_problem(d_head, 4, features);
-    problem.dtype = FLASH_DTYPE_E4M3;
+    problem.dtype = problem.params.v_dtype = FLASH_DTYPE_E4M3;
     problem.params.q_dtype = problem.params.o_dtype = FLASH_DTYPE_BF16;
     problem.params.seqlen_q = seqlen_q;
     return problem;

@@ -14,7 +14,7 @@ static problem_t latent_problem(int32_t rows, int32_t features) {
 /* Makes the same over a cache of e4m3. */
 static problem_t latent_cache(int32_t rows, int32_t features) {
     problem_t problem = latent_problem(rows, features);
-    problem.dtype = FLASH_DTYPE_E4M3;
+    problem.dtype = problem.params.v_dtype = FLASH_DTYPE_E4M3;
     problem.params.q_dtype = problem.params.o_dtype = FLASH_DTYPE_BF16;
     return problem;
 }
@@ -136,7 +136,7 @@ static problem_t problem_of_tokens(int32_t rows, int32_t features) {
     flash_strides_t stride = {.batch = 656 * 512, .seq = 656};
     if (features & FLASH_FEATURE_PAGED)
         stride.batch = 656 * problem.params.pages.page_size;
-    problem.dtype = FLASH_DTYPE_LATENT_E4M3;
+    problem.dtype = problem.params.v_dtype = FLASH_DTYPE_LATENT_E4M3;
     problem.params.q_dtype = problem.params.o_dtype = FLASH_DTYPE_BF16;
     problem.params.k_stride = problem.params.v_stride = stride;
     return problem;

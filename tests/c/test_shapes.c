@@ -42,7 +42,8 @@ kernel_shapes_t __wrap_kernel_table_shapes(const family_t *family, int32_t op, i
 static problem_t chunk(int32_t seqlen_k, int32_t d_head) {
     problem_t problem;
     memset(&problem, 0, sizeof problem);
-    problem.dtype = problem.params.q_dtype = problem.params.o_dtype = FLASH_DTYPE_BF16;
+    problem.dtype = problem.params.q_dtype = problem.params.v_dtype = problem.params.o_dtype =
+        FLASH_DTYPE_BF16;
     problem.features = FLASH_FEATURE_VARLEN;
     flash_params_t *p = &problem.params;
     p->batch = 4;

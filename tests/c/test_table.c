@@ -122,7 +122,7 @@ static bool machine_runs(int32_t arch) {
 enum { ALL_FEATURES = 63 };
 
 TEST(the_table_has_every_type_for_any_machine) {
-    bool reference[FLASH_DTYPE_LATENT_E4M3 + 1] = {false};
+    bool reference[FLASH_DTYPE_Q4_0 + 1] = {false};
     for (int32_t i = 0; i < flash_kernel_count(); i++) {
         const flash_config_t c = config_at(i);
         if (c.arch == FLASH_ARCH_REFERENCE && c.d_head == 0 && c.features == ALL_FEATURES)
@@ -133,6 +133,8 @@ TEST(the_table_has_every_type_for_any_machine) {
     assert_true(reference[FLASH_DTYPE_FP32]);
     assert_true(reference[FLASH_DTYPE_E4M3]);
     assert_true(reference[FLASH_DTYPE_LATENT_E4M3]);
+    assert_true(reference[FLASH_DTYPE_Q8_0]);
+    assert_true(reference[FLASH_DTYPE_Q4_0]);
 }
 
 TEST(rows_ascend_strictly) {
@@ -187,7 +189,7 @@ static bool cpu_has_type(int32_t arch, int32_t dtype) {
     case FLASH_ARCH_AVX2:
     case FLASH_ARCH_AVX512:
     case FLASH_ARCH_NEON:
-        return dtype >= FLASH_DTYPE_FP16 && dtype <= FLASH_DTYPE_LATENT_E4M3;
+        return dtype >= FLASH_DTYPE_FP16 && dtype <= FLASH_DTYPE_Q4_0;
     case FLASH_ARCH_AMX:
         return dtype == FLASH_DTYPE_FP16 || dtype == FLASH_DTYPE_BF16;
     case FLASH_ARCH_AVX512_BF16:

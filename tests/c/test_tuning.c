@@ -174,7 +174,8 @@ TEST(built_in_results_ascend) {
 static problem_t gpu_problem(void) {
     problem_t problem;
     memset(&problem, 0, sizeof problem);
-    problem.dtype = problem.params.q_dtype = problem.params.o_dtype = FLASH_DTYPE_FP16;
+    problem.dtype = problem.params.q_dtype = problem.params.v_dtype = problem.params.o_dtype =
+        FLASH_DTYPE_FP16;
     problem.params.batch = 3;
     problem.params.n_heads = problem.params.n_heads_kv = 5;
     problem.params.group = 1;
@@ -339,7 +340,8 @@ TEST(results_of_fewer_heads_do_not_read_keys_twice) {
 static problem_t problem_of(const tuning_row_t *row) {
     const int32_t *key = row->key.fields;
     problem_t problem = gpu_problem();
-    problem.dtype = problem.params.q_dtype = problem.params.o_dtype = key[TUNING_DTYPE];
+    problem.dtype = problem.params.q_dtype = problem.params.v_dtype = problem.params.o_dtype =
+        key[TUNING_DTYPE];
     problem.features = key[TUNING_FEATURES];
     problem.params.d_head = problem.params.d_head_v = key[TUNING_D_HEAD];
     problem.params.seqlen_q = 1 << key[TUNING_LOG2_Q];

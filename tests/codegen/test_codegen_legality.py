@@ -46,7 +46,7 @@ def test_legal_for_a_cpu_family(change):
         ({"arch": 0}, "arch is 0: no such kernel family"),
         ({"arch": 79}, "arch is 79: no such kernel family"),
         ({"dtype": 0}, "dtype is 0: the family has no such value"),
-        ({"dtype": 6}, "dtype is 6: the family has no such value"),
+        ({"dtype": 8}, "dtype is 8: the family has no such value"),
         ({"arch": Arch.AVX512_BF16, "dtype": 1}, "dtype is 1: the family has no such value"),
         ({"arch": Arch.NEON_BF16, "dtype": 3}, "dtype is 3: the family has no such value"),
         ({"d_head": -1}, "d_head is -1: not within 0 ... 2147483647"),

@@ -267,6 +267,8 @@ static void draw_merge_partials(test_case_t *c, const drawing_t *how, random_t *
 bool case_has_dtype(const instruction_set_t *set, candidate_t candidate, int32_t dtype) {
     if (dtype == FLASH_DTYPE_LATENT_E4M3) /* its tokens have 576 columns, no fewer */
         return false;
+    if (has_quant_blocks(dtype)) /* a row is whole blocks, not elements */
+        return false;
     switch (candidate) {
     case CANDIDATE_load:
     case CANDIDATE_load_pairs:

@@ -82,7 +82,7 @@ ALWAYS_INLINE void store_as(int32_t dtype, const problem_t *p, void *to) {
 }
 
 static void run_load(const problem_t *p, void *const outputs[]) {
-    DTYPES_KNOWN(5);
+    DTYPES_KNOWN(7);
     if (p->dtype == FLASH_DTYPE_FP32)
         load_as(FLASH_DTYPE_FP32, p, outputs[0]);
     else if (p->dtype == FLASH_DTYPE_FP16)
@@ -94,7 +94,7 @@ static void run_load(const problem_t *p, void *const outputs[]) {
 }
 
 static void run_load_pairs(const problem_t *p, void *const outputs[]) {
-    DTYPES_KNOWN(5);
+    DTYPES_KNOWN(7);
     if (p->dtype == FLASH_DTYPE_FP32)
         load_pairs_as(FLASH_DTYPE_FP32, p, outputs[0]);
     else if (p->dtype == FLASH_DTYPE_FP16)
@@ -106,7 +106,7 @@ static void run_load_pairs(const problem_t *p, void *const outputs[]) {
 }
 
 static void run_store(const problem_t *p, void *const outputs[]) {
-    DTYPES_KNOWN(5); /* nothing is stored in 8 bits */
+    DTYPES_KNOWN(7); /* nothing is stored in 8 bits */
     if (p->dtype == FLASH_DTYPE_FP32)
         store_as(FLASH_DTYPE_FP32, p, outputs[0]);
     else if (p->dtype == FLASH_DTYPE_FP16)
@@ -159,7 +159,7 @@ static flash_range_t all_keys(const problem_t *p) {
 
 NEVER_INLINE void pack_k_of(const problem_t *p) {
     const tile_keys_t keys = {p->keys, p->stride};
-    DTYPES_KNOWN(5);
+    DTYPES_KNOWN(7);
     if (p->dtype == FLASH_DTYPE_FP32)
         pack_k(&scratch, FLASH_DTYPE_FP32, &keys, p->n_keys);
     else if (p->dtype == FLASH_DTYPE_FP16)
@@ -172,7 +172,7 @@ NEVER_INLINE void pack_k_of(const problem_t *p) {
 
 NEVER_INLINE void pack_v_of(const problem_t *p) {
     const tile_keys_t keys = {p->keys, p->stride};
-    DTYPES_KNOWN(5);
+    DTYPES_KNOWN(7);
     if (p->dtype == FLASH_DTYPE_FP32)
         pack_v(&scratch, FLASH_DTYPE_FP32, &keys, p->n_keys);
     else if (p->dtype == FLASH_DTYPE_FP16)

@@ -204,7 +204,9 @@ static const struct {
               {FLASH_DTYPE_FP16, "fp16"},
               {FLASH_DTYPE_BF16, "bf16"},
               {FLASH_DTYPE_E4M3, "e4m3"},
-              {FLASH_DTYPE_LATENT_E4M3, "latent_e4m3"}};
+              {FLASH_DTYPE_LATENT_E4M3, "latent_e4m3"},
+              {FLASH_DTYPE_Q8_0, "q8_0"},
+              {FLASH_DTYPE_Q4_0, "q4_0"}};
 _Static_assert(sizeof DTYPES / sizeof DTYPES[0] == N_DTYPES, "a name for each type");
 
 /* Returns 1 where the candidate failed. */

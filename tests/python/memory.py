@@ -22,22 +22,24 @@ import numpy as np
 DTYPES = ("float32", "float16", "bfloat16")
 E4M3 = "float8_e4m3fn"  # of k and v alone
 LATENT = "latent_e4m3"  # of k and v alone: tokens of bytes
+QUANT_BLOCKS = ("q8_0", "q4_0")  # of k and v alone: rows of bytes
 LAYOUTS = ("contiguous", "at_begin", "padded", "heads_first", "unaligned")
 
 _GUARD = 64  # bytes on each side
 _PADDING = 3  # elements between rows of a padded array
-_NAN = 0xFF  # every float16, bfloat16, float32, e4m3 and latent token of these bytes is NaN
+_NAN = 0xFF  # every element, latent token and quantised block of these bytes is NaN
 _CANARY = 0xA5
 
 
 def dtype_of(name: str) -> np.dtype:
-    if name == LATENT:
+    if name in (LATENT, *QUANT_BLOCKS):
         return np.dtype(np.uint8)
     return np.dtype(getattr(ml_dtypes, name) if name in ("bfloat16", E4M3) else name)
 
 
 def nan_of(dtype: np.dtype) -> object:
-    """Returns the element of a type of which all are NaN; bytes of it are latent tokens of NaN."""
+    """Returns the element of a type of which all are NaN; bytes of it are latent tokens and
+    quantised blocks of NaN."""
     return _NAN if dtype == np.uint8 else np.array(np.nan).astype(dtype)
 
 

@@ -16,12 +16,12 @@ import numpy as np
 from bias_cases import BiasCase
 from expectation import Expected, assert_agrees, expected_of
 from flashattn import config as flash_config
-from flashattn import latent
+from flashattn import latent, quant_blocks
 from flashattn._argument_list import ATTENTION, LENGTHS
 from flashattn._library import check as check_status
 from flashattn._library import library
 from flashattn._problem import Problem as CallArguments
-from memory import E4M3, LATENT, Guarded, GuardedBytes, arrange, dtype_of
+from memory import E4M3, LATENT, QUANT_BLOCKS, Guarded, GuardedBytes, arrange, dtype_of
 
 # P rounded to the operands' type is noise. The relative error averages it over an output, and the
 # largest error is compared with that of the naive attention. Both need an output of some size.
@@ -41,8 +41,8 @@ class AttentionProblem:
     n_heads_kv: int = 1
     d_head: int = 64
     dtype: str = "float32"  # of k and v
-    q_dtype: str | None = None  # None: that of k and v, beside 8 bits float32
-    o_dtype: str | None = None  # likewise, beside 8 bits q's
+    q_dtype: str | None = None  # None: that of k, beside 8 bits or less float32
+    o_dtype: str | None = None  # likewise, beside 8 bits or less q's
     causal: bool = False
     window_size: tuple[int, int] = (-1, -1)
     attention_chunk: int = 0
@@ -61,14 +61,24 @@ class AttentionProblem:
     layouts: tuple[str, str, str, str] = ("contiguous",) * 4  # of q, k, v, o
     seed: int = 0
     d_head_v: int | None = None  # None: d_head
+    v_dtype: str | None = None  # None: that of k
 
     @property
     def types(self) -> tuple[str, str, str]:
-        """Returns the types of q, of k and v, and of o."""
-        is_of_8_bits = self.dtype in (E4M3, LATENT)
-        wide = "float32" if is_of_8_bits else self.dtype
+        """Returns the types of q, of k, and of o."""
+        takes_any_q = self.dtype in (E4M3, LATENT, *QUANT_BLOCKS)
+        wide = "float32" if takes_any_q else self.dtype
         of_q = self.q_dtype or wide
-        return of_q, self.dtype, self.o_dtype or (of_q if is_of_8_bits else wide)
+        return of_q, self.dtype, self.o_dtype or (of_q if takes_any_q else wide)
+
+    @property
+    def type_of_v(self) -> str:
+        return self.v_dtype or self.dtype
+
+    @property
+    def input_types(self) -> tuple[str, str, str]:
+        """Returns the types of q, k and v."""
+        return self.types[0], self.dtype, self.type_of_v
 
     @property
     def q_shape(self) -> tuple[int, ...]:
@@ -88,7 +98,7 @@ class AttentionProblem:
 
     @property
     def k_shape(self) -> tuple[int, ...]:
-        columns = latent.TOKEN_BYTES if self.dtype == LATENT else self.d_head
+        columns = _elements(self.d_head, self.dtype)
         if self.cu_seqlens_k is not None:
             return (self.cu_seqlens_k[-1], self.n_heads_kv, columns)
         return (self.batch, self.seqlen_k, self.n_heads_kv, columns)
@@ -97,7 +107,7 @@ class AttentionProblem:
     def v_shape(self) -> tuple[int, ...]:
         if self.dtype == LATENT:
             return self.k_shape
-        return (*self.k_shape[:-1], self.d_head_v or self.d_head)
+        return (*self.k_shape[:-1], _elements(self.d_head_v or self.d_head, self.type_of_v))
 
     def _scales(self, values: tuple[tuple[float, ...], ...] | float | None) -> object:
         if not isinstance(values, tuple):
@@ -131,14 +141,32 @@ class AttentionProblem:
             "max_seqlen_q": None if self.cu_seqlens_q is None else self.seqlen_q,
             "max_seqlen_k": None if self.cu_seqlens_k is None else self.seqlen_k,
             "out_dtype": self.types[2],
-            **({"kv_dtype": LATENT} if self.dtype == LATENT else {}),
+            "kv_dtype": (_kv_dtype(self.dtype), _kv_dtype(self.type_of_v)),
         }
+
+
+def _elements(columns: int, dtype: str) -> int:
+    """Returns the last axis of an array of keys."""
+    if dtype in QUANT_BLOCKS:
+        return quant_blocks.row_bytes(columns, dtype)
+    return latent.TOKEN_BYTES if dtype == LATENT else columns
+
+
+def _kv_dtype(dtype: str) -> str | None:
+    return dtype if dtype in (LATENT, *QUANT_BLOCKS) else None
 
 
 def make_inputs(p: AttentionProblem) -> list[np.ndarray]:
     """Returns q, k, v: random numbers of the problem's seed, in its layouts. v of latent tokens is
     k."""
-    values = _random_values(p.q_shape, p.k_shape, p.v_shape, p.types[:2], p.values, p.seed)
+    values = _random_values(
+        p.q_shape,
+        (*p.k_shape[:-1], p.d_head),
+        (*p.v_shape[:-1], p.d_head_v or p.d_head),
+        p.input_types,
+        p.values,
+        p.seed,
+    )
     if p.dtype == LATENT:
         q, k = (arrange(x, layout) for x, layout in zip(values[:2], p.layouts))
         return [q, k, k]
@@ -150,20 +178,22 @@ def _random_values(
     q_shape: tuple[int, ...],
     k_shape: tuple[int, ...],
     v_shape: tuple[int, ...],
-    types: tuple[str, str],
+    types: tuple[str, str, str],
     values: str,
     seed: int,
 ) -> list[np.ndarray]:
+    """The shapes are those of numbers, which arrays of bytes encode."""
     rng = np.random.default_rng(seed)
-    of_q, of_kv = map(dtype_of, types)
-    if types[1] == LATENT:
-        q, k = (rng.standard_normal((*x[:-1], latent.COLUMNS)) for x in (q_shape, k_shape))
-        _shape_values(values, q, k)
-        tokens = latent.encode(k)
-        return [q.astype(of_q), tokens, tokens]
-    q, k, v = (rng.standard_normal(shape) for shape in (q_shape, k_shape, v_shape))
+    q, k = (rng.standard_normal(shape) for shape in (q_shape, k_shape))
+    v = k if types[1] == LATENT else rng.standard_normal(v_shape)
     _shape_values(values, q, k)
-    return [q.astype(of_q), k.astype(of_kv), v.astype(of_kv)]
+    return [_encoded(x, dtype) for x, dtype in zip((q, k, v), types)]
+
+
+def _encoded(x: np.ndarray, dtype: str) -> np.ndarray:
+    if dtype in QUANT_BLOCKS:
+        return quant_blocks.encode(x, dtype)
+    return latent.encode(x) if dtype == LATENT else x.astype(dtype_of(dtype))
 
 
 def _shape_values(values: str, q: np.ndarray, k: np.ndarray) -> None:
@@ -190,20 +220,23 @@ def workspace_size(p: AttentionProblem, config: str | None = None) -> int:
 
 def _zeros(p: AttentionProblem) -> list[np.ndarray]:
     """Returns q, k, v that take no memory."""
-    of_q, of_kv, _ = map(dtype_of, p.types)
+    shapes = (p.q_shape, p.k_shape, p.v_shape)
     q, k, v = (
-        np.broadcast_to(np.zeros(shape[-1], dtype), shape)
-        for dtype, shape in ((of_q, p.q_shape), (of_kv, p.k_shape), (of_kv, p.v_shape))
+        np.broadcast_to(np.zeros(shape[-1], dtype_of(dtype)), shape)
+        for dtype, shape in zip(p.input_types, shapes)
     )
     return [q, k, k if p.dtype == LATENT else v]
 
 
 def decoded(p: AttentionProblem, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    """Returns q, k, v as numbers, which latent tokens are not."""
-    if p.dtype != LATENT:
-        return inputs
-    k = latent.decode(inputs[1])
-    return [inputs[0], k, k[..., : latent.CODES]]
+    """Returns q, k, v as numbers, which latent tokens and quantised blocks are not."""
+    if p.dtype == LATENT:
+        k = latent.decode(inputs[1])
+        return [inputs[0], k, k[..., : latent.CODES]]
+    return [
+        quant_blocks.decode(x, dtype) if dtype in QUANT_BLOCKS else x
+        for x, dtype in zip(inputs, p.input_types)
+    ]
 
 
 def _make_call(
@@ -351,13 +384,13 @@ def rounds_p(p: AttentionProblem, config: str | None) -> bool:
     binade: relative to what was the row's maximum earlier."""
     configs = [config] if config else _runnable()
     rounding = ("AMX (BF16", "AVX512_BF16 (BF16", "NEON_BF16 (BF16")
-    return p.dtype == "bfloat16" and any(c.startswith(rounding) for c in configs)
+    return p.dtype == p.type_of_v == "bfloat16" and any(c.startswith(rounding) for c in configs)
 
 
 def p_type(p: AttentionProblem, config: str | None) -> str:
     """Returns the type of P for the largest error: that of k and v, or float32 if types differ and
     the kernel keeps P so (AMX has at most 16 bits)."""
-    if p.dtype in (E4M3, LATENT):
+    if p.dtype in (E4M3, LATENT, *QUANT_BLOCKS) or p.type_of_v != p.dtype:
         return "float32"
     if len(set(p.types)) == 1 or rounds_p(p, config):
         return p.dtype

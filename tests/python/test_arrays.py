@@ -192,7 +192,7 @@ def test_shapes_that_do_not_fit() -> None:
 def test_types_that_do_not_fit() -> None:
     q, k, v = _inputs()
     _refused(ValueError, "q is float64", *(x.astype(np.float64) for x in (q, k, v)))
-    _refused(ValueError, "v has dtype float32, k has float16", q, k.astype(np.float16), v)
+    _refused(NotImplementedError, "one of K and V is of", q, k, v.astype(dtype_of("float8_e4m3fn")))
     _refused(NotImplementedError, "if K and V are FP32, Q and O can be", q.astype(np.float16), k, v)
     _refused(TypeError, "v is of type list", q, k, v.tolist())
     _refused(TypeError, "q is of type NoneType", None, k, v)

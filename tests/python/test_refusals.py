@@ -80,7 +80,7 @@ SHAPE_REFUSALS = [
     ("dtype_unknown", _set("dtype", 77), INVALID_ARGUMENT, ["dtype is 77"]),
     ("dtype_negative", _set("dtype", -2), INVALID_ARGUMENT, ["dtype is -2"]),
     ("k_dtype_unknown", _set("k.dtype", 77), INVALID_ARGUMENT, ["k.dtype is 77"]),
-    ("v_dtype_of_its_own", _set("v.dtype", 2), UNSUPPORTED, ["v.dtype is 2", "dtype is 3"]),
+    ("v_dtype_of_its_own", _set("v.dtype", 4), UNSUPPORTED, ["v.dtype is 4", "dtype is 3"]),
     ("flags_unknown", _set("flags", 0x81), INVALID_ARGUMENT, ["flags", "0x81", "0x80"]),
     ("batch_negative", _set("batch", -1), INVALID_ARGUMENT, ["batch is -1"]),
     ("batch_over_31_bits", _set("batch", 2**31), INVALID_ARGUMENT, ["batch", "2147483648"]),

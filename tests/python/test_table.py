@@ -8,7 +8,7 @@ import flashattn
 import numpy as np
 import pytest
 from flashattn import latent
-from memory import E4M3, LATENT, dtype_of
+from memory import E4M3, LATENT, QUANT_BLOCKS, dtype_of
 from problems import AttentionProblem, check, cpu_kernels, run, runnable_kernels
 
 KERNELS = {str(kernel.config): kernel for kernel in cpu_kernels()}
@@ -63,17 +63,24 @@ def with_latent_tokens(problem: AttentionProblem) -> AttentionProblem:
     )
 
 
+def with_quant_blocks(problem: AttentionProblem) -> AttentionProblem:
+    """The next head dimension of whole blocks."""
+    return dataclasses.replace(problem, d_head=-(-problem.d_head // 32) * 32)
+
+
 @pytest.mark.parametrize("short_form", KERNELS)
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_kernel_agrees_with_the_oracle(short_form: str, problem: AttentionProblem) -> None:
     kernel = KERNELS[short_form]
     if not kernel.is_runnable:
         pytest.skip("not on this machine")
-    names = {1: "float16", 2: "bfloat16", 3: "float32", 4: E4M3, 5: LATENT}
+    names = {1: "float16", 2: "bfloat16", 3: "float32", 4: E4M3, 5: LATENT, 6: "q8_0", 7: "q4_0"}
     dtype = names[kernel.config.dtype]
     problem = dataclasses.replace(problem, dtype=dtype)
     if dtype == LATENT:
         problem = with_latent_tokens(problem)
+    if dtype in QUANT_BLOCKS:
+        problem = with_quant_blocks(problem)
     q = np.empty(problem.q_shape, dtype_of(problem.types[0]))
     k = np.empty(problem.k_shape, dtype_of(dtype))
     support = flashattn.query_support(q, k, k, config=kernel.config, **problem.call_options())

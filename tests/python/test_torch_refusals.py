@@ -64,7 +64,7 @@ REFUSALS: dict[str, tuple[Callable, dict[str, Any], str]] = {
     "shape of v": (_padded, {"v": torch.randn(2, 7, 1, 8)}, "v has shape"),
     "type of q": (_padded, {"q": torch.randn(2, 5, 4, 8).double()}, "q is float64"),
     "type of k": (_padded, {"k": torch.ones(2, 7, 2, 8, dtype=torch.int32)}, "k is int32"),
-    "type of v": (_padded, {"v": torch.randn(2, 7, 2, 8).half()}, "v has dtype float16"),
+    "type of v": (_padded, {"v": torch.ones(2, 7, 2, 8, dtype=torch.int32)}, "v is int32"),
     "stride": (_padded, {"k": torch.randn(2, 7, 2, 16)[..., ::2]}, "k is not contiguous along"),
     "sparse": (_padded, {"k": torch.ones(2, 7, 2, 8).to_sparse()}, "k has the layout torch.spars"),
     "nested": (

@@ -31,7 +31,7 @@ def flash_kv_append(
     page_rows: Any = None,
     k_descale: Any = None,
     v_descale: Any = None,
-    kv_dtype: str | None = None,
+    kv_dtype: str | tuple[str | None, str | None] | None = None,
     q: Any = None,
     q_out: Any = None,
     cu_seqlens_q: Any = None,
@@ -61,7 +61,10 @@ def flash_kv_append(
                        as in flash_attn_func; scales belong to a cache of float8_e4m3fn
     kv_dtype           "latent_e4m3": k_cache has latent tokens, uint8 [..., 656], and k_new 576
                        columns, without v_new, v_cache and rotary embedding; each 128 columns get
-                       the scale that makes the largest of them 448
+                       the scale that makes the largest of them 448. "q8_0" or "q4_0": k_cache and
+                       v_cache have rows of ggml's blocks, uint8 [..., d_head / 32 * 34] or 18
+                       instead of 34, which get the bits of ggml's reference. A pair is the type of
+                       k_cache and that of v_cache. None: the arrays say it
     q                  [batch, seqlen_q, n_heads, d_head], ragged [total_q, n_heads, d_head]:
                        queries to turn
     q_out              array for them, of any type; q itself: in place; None: a new one like q
@@ -151,13 +154,12 @@ class _Append:
         if cu_seqlens_new is None and self._is_flat and self._ragged_q:
             raise ValueError("cu_seqlens_q is given, and cu_seqlens_new is not")
 
-    def set_cache(self, v_new: Any, k_cache: Any, v_cache: Any, kv_dtype: str | None) -> None:
+    def set_cache(self, v_new: Any, k_cache: Any, v_cache: Any, kv_dtype: _tensor.KvDtype) -> None:
         new_axes = 3 if self._is_flat else 4
-        _tensor.check_kv_dtype(kv_dtype)
-        if kv_dtype is None:
-            self.k = _tensor.key_view(k_cache, "k_cache", 4, self._stream)
-        else:
-            self.k = _tensor.latent_view(k_cache, "k_cache", 4, latent.COLUMNS, self._stream)
+        of_k, of_v = _tensor.parts_of_kv_dtype(kv_dtype)
+        self.k = _tensor.named_view(
+            k_cache, "k_cache", 4, of_k, latent.COLUMNS, self._stream
+        )
         self._check_cache("k_cache", self.k)
         self.args.k = _tensor.c_tensor(self.k)
         self.args.seqlen_k = self.k.shape[1]
@@ -166,7 +168,7 @@ class _Append:
         if v_new is None or v_cache is None:
             raise ValueError("v_new is given without v_cache, or v_cache without v_new")
         v = _tensor.key_view(v_new, "v_new", new_axes, self._stream)
-        v_to = _tensor.key_view(v_cache, "v_cache", 4, self._stream)
+        v_to = _tensor.named_view(v_cache, "v_cache", 4, of_v, latent.CODES, self._stream)
         self._check_cache("v_cache", v_to)
         for name, shape, other_name, other in (
             ("v_new", v.shape, "k_new", self.k_new.shape),

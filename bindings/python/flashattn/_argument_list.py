@@ -97,7 +97,7 @@ OUTPUTS = (
 )
 # Only the functions for all arrays have these: their defaults and types.
 FOR_ALL_ARRAYS = {
-    "kv_dtype": (None, "str | None"),
+    "kv_dtype": (None, "str | tuple[str | None, str | None] | None"),
     "workspace": (None, "Any"),
     "config": (None, "ConfigLike"),
 }

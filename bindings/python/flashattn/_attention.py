@@ -7,10 +7,10 @@ tensors, or anything with DLPack or an array interface. They are never copied, s
 type than float32 excepted, and may have any strides except along the innermost axis, which must be
 contiguous.
 
-k and v have one type. q may be float32 beside a k and v of 16 bits, and so may O, which is of q's
-type unless out or out_dtype says otherwise. k and v may also be float8_e4m3fn, torch's or that of
-ml_dtypes, with scales (k_descale, v_descale), beside a q of any other type, and so may they be
-tokens of a latent cache, which kv_dtype says.
+k and v have one type, or in CPU memory two. q may be float32 beside a k of 16 bits, and so may O,
+which is of q's type unless out or out_dtype says otherwise. k and v may also be float8_e4m3fn,
+torch's or that of ml_dtypes, with scales (k_descale, v_descale), beside a q of any other type, and
+so may they be tokens of a latent cache or rows of quantised blocks, which kv_dtype says.
 
 Arrays in CUDA memory (float16, bfloat16; O also float32) are computed on their device and on the
 caller's current stream: torch's where torch brought a tensor, otherwise the one that
@@ -64,7 +64,7 @@ def flash_attn_func(
     page_rows: Any = None,
     k_descale: Any = None,
     v_descale: Any = None,
-    kv_dtype: str | None = None,
+    kv_dtype: str | tuple[str | None, str | None] | None = None,
     batch_invariant: bool = False,
     n_multiprocessors: int = 0,
     return_lse: bool = False,
@@ -121,7 +121,10 @@ def flash_attn_func(
     v_descale        the same for v
     kv_dtype         "latent_e4m3": k is an array of latent tokens, uint8 [..., 656] in place of
                      [..., d_head], and v the same array; q has a d_head of 576, O of 512
-                     (flashattn.latent makes such arrays in CPU memory). None: the arrays say it
+                     (flashattn.latent makes such arrays in CPU memory). "q8_0" or "q4_0": k and v
+                     are rows of ggml's blocks, uint8 [..., d_head / 32 * 34] or 18 instead of 34,
+                     in CPU memory (flashattn.quant_blocks makes them). A pair is the type of k and
+                     that of v, as ("q8_0", None). None: the arrays say it, k and v each for itself
     batch_invariant  a sequence's output depends on its own tokens alone, bit for bit, not on the
                      batch size nor on its neighbours (CPU kernels always keep this)
     n_multiprocessors  CUDA only: compute as though the device had only so many, which leaves the
@@ -162,7 +165,7 @@ def flash_attn_varlen_func(
     page_rows: Any = None,
     k_descale: Any = None,
     v_descale: Any = None,
-    kv_dtype: str | None = None,
+    kv_dtype: str | tuple[str | None, str | None] | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),

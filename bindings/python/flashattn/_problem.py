@@ -34,7 +34,7 @@ class Problem:
         problem, any of them. Raises TypeError for others."""
         given = _argument_list.complete(options)
         _tensor.check_dtype_name("out_dtype", given["out_dtype"])
-        _tensor.check_kv_dtype(given["kv_dtype"])
+        kv_dtype = _tensor.parts_of_kv_dtype(given["kv_dtype"])
         self.ragged_q = given["cu_seqlens_q"] is not None
         arrays = {name: given[name] for name in _argument_list.ARRAYS if given[name] is not None}
         self.stream = _stream.of_call(q=q, k=k, v=v, **arrays)
@@ -42,7 +42,7 @@ class Problem:
         self._is_paged = any(array is not None for array in where)
         ragged_k = given["cu_seqlens_k"] is not None and not self._is_paged
         self.q = _tensor.tensor_view(q, "q", 3 if self.ragged_q else 4, self.stream)
-        self.k, self.v = self._keys(k, v, 3 if ragged_k else 4, given["kv_dtype"])
+        self.k, self.v = self._keys(k, v, 3 if ragged_k else 4, kv_dtype)
         self._check_shapes()
         self.out_dtype = given["out_dtype"]
 
@@ -115,21 +115,18 @@ class Problem:
             for member, stride in _tensor.lse_strides(found, ragged=self.ragged_q).items():
                 setattr(self.args, member, stride)
 
-    def _keys(self, k: Any, v: Any, n_axes: int, kv_dtype: str | None) -> tuple[View, View]:
-        """Returns views of k and v: their columns, also where an array has whole tokens."""
-        if kv_dtype is None:
-            return (
-                _tensor.key_view(k, "k", n_axes, self.stream),
-                _tensor.key_view(v, "v", n_axes, self.stream),
-            )
+    def _keys(
+        self, k: Any, v: Any, n_axes: int, kv_dtype: tuple[str | None, str | None]
+    ) -> tuple[View, View]:
+        """Returns views of the columns of k and v, also where an array has bytes."""
+        of_k, of_v = kv_dtype
         return (
-            _tensor.latent_view(k, "k", n_axes, latent.COLUMNS, self.stream),
-            _tensor.latent_view(v, "v", n_axes, latent.CODES, self.stream),
+            _tensor.named_view(k, "k", n_axes, of_k, latent.COLUMNS, self.stream),
+            _tensor.named_view(v, "v", n_axes, of_v, latent.CODES, self.stream),
         )
 
     def _check_shapes(self) -> None:
         q, k, v = self.q, self.k, self.v
-        _same("dtype", "v", v.dtype, "k", k.dtype)
         _tensor.check_same_device("q", q, k=k, v=v)
         if v.shape[:-1] != k.shape[:-1]:
             raise ValueError(

@@ -11,11 +11,11 @@ import ctypes
 import functools
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 
-from . import _abi, _dlpack, _stream, latent
+from . import _abi, _dlpack, _stream, latent, quant_blocks
 from ._dlpack import compact_strides
 from ._stream import is_torch
 from .device import device_info, device_text
@@ -29,7 +29,11 @@ DTYPES = {
 # K and V may have the types of KEY_DTYPES; they alone may be of 8 bits.
 KEY_DTYPES = {**DTYPES, "float8_e4m3fn": _abi.FLASH_DTYPE_E4M3}
 # Types of K and V that no array names: the caller does, as kv_dtype.
-KV_DTYPES = {latent.KV_DTYPE: _abi.FLASH_DTYPE_LATENT_E4M3}
+KV_DTYPES = {
+    latent.KV_DTYPE: _abi.FLASH_DTYPE_LATENT_E4M3,
+    "q8_0": _abi.FLASH_DTYPE_Q8_0,
+    "q4_0": _abi.FLASH_DTYPE_Q4_0,
+}
 _ITEM_SIZE = {
     "float16": 2,
     "bfloat16": 2,
@@ -109,21 +113,44 @@ def key_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAULT) 
     return _check_axes(result, name, n_axes)
 
 
-def latent_view(
-    array: Any, name: str, n_axes: int, columns: int, stream: int = _stream.DEFAULT
+def named_view(
+    array: Any,
+    name: str,
+    n_axes: int,
+    kv_dtype: str | None,
+    latent_columns: int,
+    stream: int = _stream.DEFAULT,
 ) -> View:
-    """Returns a view of so many columns of latent tokens, whose array [..., 656] of uint8 has
-    `n_axes` axes, the innermost one contiguous. Its strides are in bytes."""
+    """Returns a view of k or v of a named type, one of parts_of_kv_dtype(), or if that is None of
+    the array's. An array of a named type is of uint8 and has bytes as its last axis: latent tokens,
+    of which the view has so many columns, or rows of quantised blocks. Its strides are in bytes."""
+    if kv_dtype is None:
+        return key_view(array, name, n_axes, stream)
     result = view(array, name, stream)
     if result.dtype != "uint8":
-        raise ValueError(f"{name} is {result.dtype}: with kv_dtype {latent.KV_DTYPE!r} it is uint8")
+        raise ValueError(f"{name} is {result.dtype}: with kv_dtype {kv_dtype!r} it is uint8")
     result = _check_axes(result, name, n_axes)
-    if result.shape[-1] != latent.TOKEN_BYTES:
+    n_bytes = result.shape[-1]
+    if kv_dtype != latent.KV_DTYPE:
+        n_columns = _columns_of_blocks(result, name, kv_dtype)
+    elif n_bytes == latent.TOKEN_BYTES:
+        n_columns = latent_columns
+    else:
         raise ValueError(
-            f"{name} has shape {result.shape}: a token of kv_dtype {latent.KV_DTYPE!r}, the last "
-            f"axis, has {latent.TOKEN_BYTES} bytes"
+            f"{name} has shape {result.shape}: a token of kv_dtype {kv_dtype!r}, the last axis, "
+            f"has {latent.TOKEN_BYTES} bytes"
         )
-    return result._replace(shape=(*result.shape[:-1], columns), dtype=latent.KV_DTYPE)
+    return result._replace(shape=(*result.shape[:-1], n_columns), dtype=kv_dtype)
+
+
+def _columns_of_blocks(array: View, name: str, kv_dtype: str) -> int:
+    block = quant_blocks.BYTES[kv_dtype]
+    if array.shape[-1] % block:
+        raise ValueError(
+            f"{name} has shape {array.shape}: a row of kv_dtype {kv_dtype!r}, the last axis, has a "
+            f"multiple of {block} bytes"
+        )
+    return quant_blocks.columns(array.shape[-1], kv_dtype)
 
 
 def _check_axes(result: View, name: str, n_axes: int) -> View:
@@ -321,10 +348,21 @@ def check_dtype_name(keyword: str, name: str | None) -> None:
         raise ValueError(f"{keyword} is {name!r}: not one of {', '.join(DTYPES)}")
 
 
-def check_kv_dtype(name: str | None) -> None:
-    """Raises ValueError unless `name` is None or one of KV_DTYPES."""
-    if name is not None and not (isinstance(name, str) and name in KV_DTYPES):
-        raise ValueError(f"kv_dtype is {name!r}: not {', '.join(map(repr, KV_DTYPES))}")
+KvDtype = Union[str, "tuple[str | None, str | None]", None]  # what a caller gives as kv_dtype
+
+
+def parts_of_kv_dtype(kv_dtype: KvDtype) -> tuple[str | None, str | None]:
+    """Returns the named types of K and of V, each one of KV_DTYPES or None. Raises ValueError for
+    other values of kv_dtype, which is such a name, for both, or a pair of them."""
+    parts = kv_dtype if isinstance(kv_dtype, tuple) else (kv_dtype, kv_dtype)
+    if len(parts) != 2 or not all(_names_kv_type(part) for part in parts):
+        names = ", ".join(map(repr, KV_DTYPES))
+        raise ValueError(f"kv_dtype is {kv_dtype!r}: not {names}, or a pair for k and v")
+    return parts
+
+
+def _names_kv_type(name: object) -> bool:
+    return name is None or (isinstance(name, str) and name in KV_DTYPES)
 
 
 def numpy_dtype(name: str) -> np.dtype:

@@ -45,6 +45,8 @@ class DType(enum.IntEnum):
     FP32 = _abi.FLASH_DTYPE_FP32
     E4M3 = _abi.FLASH_DTYPE_E4M3
     LATENT_E4M3 = _abi.FLASH_DTYPE_LATENT_E4M3
+    Q8_0 = _abi.FLASH_DTYPE_Q8_0
+    Q4_0 = _abi.FLASH_DTYPE_Q4_0
 
 
 class Op(enum.IntEnum):

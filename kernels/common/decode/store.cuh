@@ -54,7 +54,7 @@ template <int DTYPE> static __device__ __forceinline__ void store_pairs(char *o,
 /* Stores four elements from element `at` of O on. */
 static __device__ __forceinline__ void store_four(void *o, int64_t at, float4 x, int32_t dtype) {
     char *to = (char *)o + at * dtype_size(dtype);
-    DTYPES_KNOWN(5); /* only K and V are of 8 bits */
+    DTYPES_KNOWN(7); /* only K and V are of 8 bits */
     if (dtype == FLASH_DTYPE_FP16)
         store_pairs<FLASH_DTYPE_FP16>(to, x);
     else if (dtype == FLASH_DTYPE_BF16)

@@ -64,7 +64,7 @@ static inline int32_t amx_chunk(const flash_config_t *config, int64_t d_head_v) 
 }
 
 static inline int32_t amx_terms_of(int32_t dtype) {
-    DTYPES_KNOWN(5); /* the family has no rows of 8 bits */
+    DTYPES_KNOWN(7); /* the family has rows of 16 bits only */
     return dtype == FLASH_DTYPE_FP32 ? 3 : dtype == FLASH_DTYPE_FP16 ? 2 : 1;
 }
 

@@ -71,7 +71,7 @@ ALWAYS_INLINE vec_t normalised(const float *from, vec_t sum, vec_t inverse) {
 }
 
 ALWAYS_INLINE words_t words_of(int32_t dtype, vec_t low, vec_t high) {
-    DTYPES_KNOWN(5); /* nothing is stored in 8 bits */
+    DTYPES_KNOWN(7); /* nothing is stored in 8 bits */
     if (dtype == FLASH_DTYPE_BF16)
         return words_from_floats(low, high);
     return _mm512_inserti64x4(_mm512_castsi256_si512(vec_to_halves(dtype, low)),

@@ -36,7 +36,7 @@ ALWAYS_INLINE void split_floats(vec_t low, vec_t high, const int32_t terms, word
 }
 
 ALWAYS_INLINE void split_words(int32_t dtype, words_t x, words_t *split) {
-    DTYPES_KNOWN(5); /* the family has no rows of 8 bits */
+    DTYPES_KNOWN(7); /* the family has rows of 16 bits only */
     if (dtype == FLASH_DTYPE_BF16)
         split[0] = x;
     else

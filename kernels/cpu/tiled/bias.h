@@ -93,7 +93,7 @@ ALWAYS_INLINE void add_neighbours_of(const flash_bias_t *bias, const flash_bias_
 /* A factor that is not finite would turn zeros into NaN, which add nothing. */
 static inline void add_numbers(const flash_bias_t *bias, const flash_bias_row_t *row,
                                const key_scores_t *scores) {
-    DTYPES_KNOWN(5); /* numbers are of no other type */
+    DTYPES_KNOWN(7); /* numbers are of no other type */
     if (bias->stride_key != 1 || !isfinite(row->factor))
         for (int32_t i = 0; i < scores->n; i++)
             add_number(bias, row, scores, i);

@@ -5,9 +5,9 @@
 #define FLASH_KERNELS_CPU_TILED_FEW_ROWS_H
 
 #include "cpu/tiled/copy_pages.h"
+#include "cpu/tiled/decoded_block.h"
 #include "cpu/tiled/in_place_accumulate.h"
 #include "cpu/tiled/in_place_scores.h"
-#include "cpu/tiled/latent_block.h"
 #include "cpu/tiled/softmax.h"
 #include "cpu/tiled/totals.h"
 
@@ -193,28 +193,32 @@ NEVER_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p,
         attend_copies(t, p, task, dtype, block, all_see);
 }
 
-/* ---- Latent tokens ---- */
+/* ---- Decoded keys ---- */
 
-/* Attends to a block of decoded keys of the task's one head. `after` are the keys that follow. */
+/* Attends to a block of decoded keys of the task's one head. `after` are the keys that follow. V of
+ * latent tokens is the first columns of their K. */
 static inline void attend_decoded(const tile_scratch_t *t, const flash_params_t *p,
-                                  const cpu_task_t *task, const in_place_block_t *block,
-                                  flash_range_t after) {
+                                  const cpu_task_t *task, int32_t dtype,
+                                  const in_place_block_t *block, flash_range_t after) {
     const flash_range_t keys = block->keys;
     const bool all_see = rows_see(t, keys);
-    const in_place_t decoded = decode_tokens(t, p, task, keys, after);
+    in_place_t decoded = decode_k(t, p, task, dtype, keys, after);
     score_rows(t, FLASH_DTYPE_FP32, &decoded, keys.end - keys.begin);
+    if (dtype != FLASH_DTYPE_LATENT_E4M3)
+        decoded = decode_v(t, p, task, keys, after);
     softmax_in_place(t, p, task, block, all_see);
     accumulate_in_place(t, FLASH_DTYPE_FP32, &decoded, keys, all_see);
 }
 
-NEVER_INLINE void attend_latent(const tile_scratch_t *t, const flash_params_t *p,
-                                const cpu_task_t *task, const in_place_block_t *block) {
+NEVER_INLINE void attend_encoded(const tile_scratch_t *t, const flash_params_t *p,
+                                 const cpu_task_t *task, int32_t dtype,
+                                 const in_place_block_t *block) {
     const flash_range_t rest = {block->keys.end, block->end};
     const flash_range_t after = cpu_first_keys(rest, block->keys.end - block->keys.begin);
     for (int32_t head = 0; head < task->n_heads; head++) {
         const tile_scratch_t of_head = rows_of_head(t, head);
         const cpu_task_t head_task = task_of_head(task, head, t->d_v);
-        attend_decoded(&of_head, p, &head_task, block, after);
+        attend_decoded(&of_head, p, &head_task, dtype, block, after);
     }
 }
 
@@ -242,8 +246,8 @@ static inline void attend_block_in_place(const tile_scratch_t *t, const flash_pa
                                          const in_place_block_t *block) {
     if (skips_block(t, p, task, block->keys))
         return;
-    if (keys_are(dtype, FLASH_DTYPE_LATENT_E4M3))
-        attend_latent(t, p, task, block);
+    if (decodes_keys(p, dtype))
+        attend_encoded(t, p, task, dtype, block);
     else if (cpu_is_paged(p))
         attend_pages(t, p, task, dtype, block);
     else
@@ -289,7 +293,8 @@ NEVER_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t 
         block.index++;
     }
     add_parts(t);
-    sort_columns(t, dtype);
+    if (!decodes_keys(p, dtype))
+        sort_columns(t, dtype);
 }
 
 #endif

@@ -233,7 +233,7 @@ NEVER_INLINE void score_e4m3(const tile_scratch_t *t, const in_place_t *k, int32
 
 ALWAYS_INLINE void score_rows(const tile_scratch_t *t, int32_t dtype, const in_place_t *k,
                               int32_t n_keys) {
-    DTYPES_KNOWN(5); /* LATENT_E4M3 is decoded before */
+    DTYPES_KNOWN(7); /* the others are decoded before */
     if (keys_are(dtype, FLASH_DTYPE_FP32))
         score_fp32(t, k, n_keys);
     else if (keys_are(dtype, FLASH_DTYPE_FP16))

@@ -179,7 +179,7 @@ NEVER_INLINE void values_e4m3(const tile_scratch_t *t, const in_place_t *v, int6
 ALWAYS_INLINE void accumulate_words_in_place(const tile_scratch_t *t, int32_t dtype,
                                              const in_place_t *v, int64_t n, int64_t row,
                                              int rows) {
-    DTYPES_KNOWN(5); /* LATENT_E4M3 is decoded before */
+    DTYPES_KNOWN(7); /* the others are decoded before */
     if (keys_are(dtype, FLASH_DTYPE_FP32))
         values_fp32(t, v, n, row, rows);
     else if (keys_are(dtype, FLASH_DTYPE_FP16))

@@ -101,12 +101,12 @@ NEVER_INLINE void gather_fp32(const tile_scratch_t *t, const flash_params_t *p,
     }
 }
 
-/* Loads rows of Q of a type that goes with keys of dtype. in_place: keys are in place, otherwise
- * packed; those of 8 bits keep their own order in both. Families that multiply pairs of bf16 have
- * no rows of fp32 (codegen/facts.py). */
+/* Loads rows of Q of a type that goes with keys of dtype. pairs: keys are in place and loaded by
+ * load_pair(), otherwise packed or decoded; those of 8 bits keep their own order in all cases.
+ * Families that multiply pairs of bf16 have no rows of fp32 (codegen/facts.py). */
 static inline void gather_q(const tile_scratch_t *t, const flash_params_t *p,
-                            const cpu_task_t *task, int32_t dtype, bool in_place) {
-    const bool paired = in_place && !pairs_are_sorted(dtype);
+                            const cpu_task_t *task, int32_t dtype, bool pairs) {
+    const bool paired = pairs && !pairs_are_sorted(dtype);
     if (rows_are(p->q_dtype, FLASH_DTYPE_FP16))
         gather_fp16(t, p, task, paired && p->q_dtype == dtype);
     else if (rows_are(p->q_dtype, FLASH_DTYPE_BF16))

@@ -46,6 +46,12 @@ static inline const char *panel_prefetch(const float *data, panel_t panel, int64
            row / TILE_ROWS * depth * PANEL_PREFETCH_BYTES;
 }
 
+/* This says what of a block is packed: both, unless K and V are of two types. */
+typedef struct packed_parts {
+    bool k;
+    bool v;
+} packed_parts_t;
+
 /* This is K or V of one head in place, from a block's first key on. */
 typedef struct tile_keys {
     const void *data;
@@ -89,8 +95,7 @@ ALWAYS_INLINE void store_square(const vec_t square[VEC_WIDTH], int64_t n, float 
 static inline void prefetch_rows(int64_t d, int32_t dtype, const tile_keys_t *keys, int64_t first,
                                  int64_t n, int64_t n_keys) {
     for (int64_t key = first; key < min64(first + n, n_keys); key++)
-        prefetch_row(element_at(keys->data, key * keys->stride, dtype),
-                     key_elements(dtype, d) * element_size(dtype));
+        prefetch_row(element_at(keys->data, key * keys->stride, dtype), key_bytes(dtype, d));
 }
 
 /* Packs K: panels of [d_words][c_pad], n_keys padded with zeros to whole vectors. */

@@ -70,12 +70,18 @@ ALWAYS_INLINE void pack_v_of_pages(const tile_scratch_t *t, int32_t dtype, pages
 }
 
 ALWAYS_INLINE void pack_keys_of_pages(const tile_scratch_t *t, const flash_params_t *p,
-                                      const cpu_task_t *task, int32_t dtype, flash_range_t keys) {
+                                      const cpu_task_t *task, int32_t dtype, flash_range_t keys,
+                                      packed_parts_t parts) {
     const paged_keys_t k = {p, task, cpu_kv_k(p), dtype}, v = {p, task, cpu_kv_v(p), dtype};
-    pages_walk_t walk = walk_pages(&k, t->d, keys);
-    pack_k_of_pages(t, dtype, &walk);
-    walk = walk_pages(&v, t->d_v, keys);
-    pack_v_of_pages(t, dtype, &walk);
+    pages_walk_t walk;
+    if (parts.k) {
+        walk = walk_pages(&k, t->d, keys);
+        pack_k_of_pages(t, dtype, &walk);
+    }
+    if (parts.v) {
+        walk = walk_pages(&v, t->d_v, keys);
+        pack_v_of_pages(t, dtype, &walk);
+    }
 }
 
 #endif

@@ -8,6 +8,7 @@
 #include "cpu/convert.h"
 #include "cpu/tiled/arithmetic.h"
 #include "cpu/tiled/latent.h"
+#include "cpu/tiled/quant_block.h"
 #include "cpu/vector.h"
 
 enum { WORD_ELEMENTS = VEC_DOTS_BF16 ? 2 : 1, WORD_ELEMENT_SIZE = 4 / WORD_ELEMENTS };
@@ -29,6 +30,8 @@ ALWAYS_INLINE vec_t words_multiply(vec_t a, vec_t b, vec_t c) {
 ALWAYS_INLINE vec_t load_columns(int32_t dtype, const void *row, int64_t first, int64_t d) {
     if (dtype == FLASH_DTYPE_LATENT_E4M3)
         return first < d ? load_latent(row, first) : vec_zero();
+    if (has_quant_blocks(dtype))
+        return first < d ? load_quantised(dtype, row, first) : vec_zero();
     const void *from = element_at(row, first, dtype);
     if (d - first >= VEC_WIDTH)
         return vec_load(dtype, from);

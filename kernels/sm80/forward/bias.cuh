@@ -98,7 +98,7 @@ template <flash_config_t C, bool HAS_FACTORS>
 static __device__ __forceinline__ void
 add_numbers_of_type(score_tile<C> &s, const flash_params_t &params, const query_tile_t &tile,
                     int32_t block) {
-    DTYPES_KNOWN(5); /* numbers are of no other type */
+    DTYPES_KNOWN(7); /* numbers are of no other type */
     if (params.bias.dtype == FLASH_DTYPE_FP16)
         add_numbers<C, FLASH_DTYPE_FP16, HAS_FACTORS>(s, params, tile, block);
     else if (params.bias.dtype == FLASH_DTYPE_BF16)

@@ -104,7 +104,7 @@ static __device__ __forceinline__ void scale_numbers(own_biases<C> &biases,
 template <flash_config_t C>
 static __device__ __forceinline__ void take_mask(own_biases<C> &biases, const flash_bias_t &bias,
                                                  const mla_exchange<C> &shared, int32_t column) {
-    DTYPES_KNOWN(5); /* numbers are of no other type */
+    DTYPES_KNOWN(7); /* numbers are of no other type */
     if (bias.kind == FLASH_MASK_BITS)
         take_bits<C>(biases, bias, shared, column);
     else if (bias.dtype == FLASH_DTYPE_FP16)

@@ -70,7 +70,7 @@ static __device__ __forceinline__ void add_pairs(score_tile<C> &s, const flash_b
 static __device__ __forceinline__ float load_number_if(bool wanted, const char *element,
                                                        int32_t dtype) {
     const bool is_wide = dtype == FLASH_DTYPE_FP32;
-    DTYPES_KNOWN(5); /* numbers are of no other type */
+    DTYPES_KNOWN(7); /* numbers are of no other type */
     uint32_t bits = 0;
     bits = global_load_if(wanted && is_wide, (const uint32_t *)element, bits);
     bits = global_load_if(wanted && !is_wide, (const uint16_t *)element, bits);
@@ -126,7 +126,7 @@ template <flash_config_t C, typename R>
 static __device__ __forceinline__ void add_numbers(score_tile<C> &s, const flash_bias_t &bias,
                                                    const bias_keys_t &keys,
                                                    const score_scale_t &scale, const R &row_of) {
-    DTYPES_KNOWN(5); /* numbers are of no other type */
+    DTYPES_KNOWN(7); /* numbers are of no other type */
     if (bias.head_scale != nullptr || !has_pairs<C>(bias, keys)) {
         scale_scores<C>(s, scale);
         add_scaled_numbers<C>(s, bias, keys, row_of);

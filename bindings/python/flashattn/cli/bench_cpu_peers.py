@@ -29,7 +29,7 @@ def contenders(dtypes: list[DType]) -> list[Contender]:
         found.append(Contender(f"{_ONNXRUNTIME} (FP32)", DType.FP32, None, is_peer=True))
     if _is_installed("torch"):
         label = f"{_TORCH} (SDPA, {{}})"
-        types = [d for d in dtypes if d not in (DType.E4M3, DType.LATENT_E4M3)]
+        types = [d for d in dtypes if d in (DType.FP16, DType.BF16, DType.FP32)]
         found += [Contender(label.format(d.name), d, None, is_peer=True) for d in types]
     return found
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import latent, oracle
+from .. import latent, oracle, quant_blocks
 from .._attention import flash_attn_func, query_support
 from ..compare import Deviation, compare
 from ..config import DType, Kernel
 from . import extras, problem, words
+
+_QUANT_BLOCKS = {DType.Q8_0: "q8_0", DType.Q4_0: "q4_0"}  # their kv_dtype
 
 # (name, q shape, k and v shape, options): each takes a path of its own through the kernels.
 _PROBLEMS: tuple[tuple[str, tuple, tuple, dict[str, Any]], ...] = (
@@ -71,6 +73,10 @@ def _measure(
     if kernel.config.dtype == DType.LATENT_E4M3:
         q, k, v, tokens = _latent_inputs(rng, q_shape, k_shape)
         arrays, own = (q, tokens, tokens), {**options, "kv_dtype": latent.KV_DTYPE}
+    elif kernel.config.dtype in _QUANT_BLOCKS:
+        kv_dtype = _QUANT_BLOCKS[DType(kernel.config.dtype)]
+        q, k, v, *rows = _quantised_inputs(rng, kv_dtype, q_shape, k_shape)
+        arrays, own = (q, *rows), {**options, "kv_dtype": kv_dtype}
     else:
         arrays = q, k, v = _inputs(rng, DType(kernel.config.dtype), q_shape, k_shape)
         own = options
@@ -111,3 +117,18 @@ def _latent_inputs(
     tokens = latent.encode(x)
     k = latent.decode(tokens).astype(np.float32)
     return q, k, k[..., : latent.CODES], tokens
+
+
+def _quantised_inputs(
+    rng: np.random.Generator, kv_dtype: str, q_shape: tuple, k_shape: tuple
+) -> tuple[np.ndarray, ...]:
+    """q, k and v, and the rows that k and v are decoded from, of the next d_head of whole
+    blocks."""
+    d_head = -(-q_shape[-1] // quant_blocks.COLUMNS) * quant_blocks.COLUMNS
+    q, k, v = (
+        rng.standard_normal((*shape[:-1], d_head), np.float32)
+        for shape in (q_shape, k_shape, k_shape)
+    )
+    rows = [quant_blocks.encode(x, kv_dtype) for x in (k, v)]
+    decoded = (quant_blocks.decode(x, kv_dtype).astype(np.float32) for x in rows)
+    return (q, *decoded, *rows)

@@ -1,0 +1,116 @@
+/*
+ * Few rows read keys once. Where these are latent tokens or quantised blocks, or K and V are of two
+ * types, a block of K, then of V, is decoded to fp32 where packed keys would lie, and is in place
+ * there.
+ */
+#ifndef FLASH_KERNELS_CPU_TILED_DECODED_BLOCK_H
+#define FLASH_KERNELS_CPU_TILED_DECODED_BLOCK_H
+
+#include "cpu/row_cursor.h"
+#include "cpu/tiled/in_place.h"
+#include "cpu/tiled/scratch.h"
+#include "cpu/tiled/types.h"
+#include "cpu/tiled/words.h"
+
+/* These are K or V of the task's one head: keys to decode, and those after them to prefetch. */
+typedef struct encoded_keys {
+    paged_keys_t from;
+    int64_t d;
+    flash_range_t keys;
+    flash_range_t after;
+} encoded_keys_t;
+
+static inline row_cursor_t cursor_at_encoded(const encoded_keys_t *encoded, flash_range_t keys) {
+    const paged_keys_t *from = &encoded->from;
+    if (cpu_is_paged(from->p))
+        return cursor_at_pages(from, encoded->d, keys);
+    return cursor_at_keys(from->task, from->dtype, encoded->d, from->kv.data, from->kv.stride,
+                          keys);
+}
+
+/* Decodes a row of d columns, with zeros behind them up to a multiple of 16. */
+ALWAYS_INLINE void decode_row(int32_t dtype, const char *row, int64_t d, float *to) {
+    if (dtype == FLASH_DTYPE_LATENT_E4M3)
+        decode_latent(row, to);
+    else if (has_quant_blocks(dtype))
+        decode_quantised(dtype, row, d, to);
+    else
+        for (int64_t i = 0; i < round_up(d, 16); i += VEC_WIDTH)
+            vec_store(FLASH_DTYPE_FP32, to + i, load_columns(dtype, row, i, d));
+}
+
+/* Decodes keys of a type that is a constant at each call. */
+ALWAYS_INLINE void decode_rows(int32_t dtype, const encoded_keys_t *encoded, float *to) {
+    row_cursor_t rows = cursor_at_encoded(encoded, encoded->keys);
+    row_cursor_t prefetch = cursor_at_encoded(encoded, encoded->after);
+    for (const char *row; (row = cursor_next(&rows)) != NULL; to += round_up(encoded->d, 16)) {
+        prefetch_next(&prefetch);
+        decode_row(dtype, row, encoded->d, to);
+    }
+}
+
+NEVER_INLINE void decode_fp32(const encoded_keys_t *encoded, float *to) {
+    decode_rows(FLASH_DTYPE_FP32, encoded, to);
+}
+
+NEVER_INLINE void decode_fp16(const encoded_keys_t *encoded, float *to) {
+    decode_rows(FLASH_DTYPE_FP16, encoded, to);
+}
+
+NEVER_INLINE void decode_bf16(const encoded_keys_t *encoded, float *to) {
+    decode_rows(FLASH_DTYPE_BF16, encoded, to);
+}
+
+NEVER_INLINE void decode_latent_tokens(const encoded_keys_t *encoded, float *to) {
+    decode_rows(FLASH_DTYPE_LATENT_E4M3, encoded, to);
+}
+
+NEVER_INLINE void decode_q8_0(const encoded_keys_t *encoded, float *to) {
+    decode_rows(FLASH_DTYPE_Q8_0, encoded, to);
+}
+
+NEVER_INLINE void decode_q4_0(const encoded_keys_t *encoded, float *to) {
+    decode_rows(FLASH_DTYPE_Q4_0, encoded, to);
+}
+
+/* Decodes keys to `to`, round_up(d, 16) numbers for each, and returns where they lie. */
+static inline in_place_t decode_keys(const encoded_keys_t *encoded, float *to) {
+    const int32_t dtype = encoded->from.dtype;
+    const in_place_t decoded = {.data = (const char *)to,
+                                .prefetch = (const char *)to,
+                                .stride = round_up(encoded->d, 16),
+                                .n_heads = 1,
+                                .adjoin = true};
+    DTYPES_KNOWN(7); /* E4M3 is never decoded */
+    if (has_kernel_of(FLASH_DTYPE_FP32) && dtype == FLASH_DTYPE_FP32)
+        decode_fp32(encoded, to);
+    else if (keys_are(dtype, FLASH_DTYPE_FP16))
+        decode_fp16(encoded, to);
+    else if (keys_are(dtype, FLASH_DTYPE_BF16))
+        decode_bf16(encoded, to);
+    else if (keys_are(dtype, FLASH_DTYPE_LATENT_E4M3))
+        decode_latent_tokens(encoded, to);
+    else if (keys_are(dtype, FLASH_DTYPE_Q8_0))
+        decode_q8_0(encoded, to);
+    else if (keys_are(dtype, FLASH_DTYPE_Q4_0))
+        decode_q4_0(encoded, to);
+    return decoded;
+}
+
+/* Decodes the task's K. */
+static inline in_place_t decode_k(const tile_scratch_t *t, const flash_params_t *p,
+                                  const cpu_task_t *task, int32_t dtype, flash_range_t keys,
+                                  flash_range_t after) {
+    const encoded_keys_t k = {{p, task, cpu_kv_k(p), dtype}, t->d, keys, after};
+    return decode_keys(&k, t->k);
+}
+
+/* Decodes the task's V over its K, whose scores are known, so that a level 1 cache has both. Packed
+ * K and V lie side by side: they have room for it. */
+static inline in_place_t decode_v(const tile_scratch_t *t, const flash_params_t *p,
+                                  const cpu_task_t *task, flash_range_t keys, flash_range_t after) {
+    const encoded_keys_t v = {{p, task, cpu_kv_v(p), p->v_dtype}, t->d_v, keys, after};
+    return decode_keys(&v, t->k);
+}
+
+#endif
