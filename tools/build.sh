@@ -65,8 +65,10 @@ manifest() {
 
 abi_baseline() {
     build
+    install_requirements tools/requirements.txt
     build/gcc/tests/abi/print_layout >tests/abi/layout.txt
     python3 tests/abi/check_abi.py --update include/flashattn.h build/gcc/libflashattn.so
+    "$PYTHON" bindings/rust/generate.py
 }
 
 c_sources() {

@@ -100,6 +100,24 @@ step_demo() {
     OPENBLAS_NUM_THREADS=1 run_pytest_parallel examples/tests
 }
 
+# The crates have no dependencies, so that cargo needs no network.
+step_rust() {
+    local wanted found
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' bindings/rust/Cargo.toml)
+    if ! found=$(rustc --version 2>&1) || ! command -v cargo >/dev/null ||
+        ! printf '%s\n' "$wanted" "$(cut -d' ' -f2 <<<"$found")" | sort -CV; then
+        echo "needs cargo and rustc $wanted or newer"
+        return "$SKIPPED"
+    fi
+    cargo fmt --version >/dev/null 2>&1 && (cd bindings/rust && cargo fmt --check)
+    FLASHATTN_LIB_DIR=$PWD/build/gcc LD_LIBRARY_PATH=$PWD/build/gcc RUSTFLAGS=-Dwarnings \
+        CARGO_TARGET_DIR=$PWD/build/rust \
+        cargo test --quiet --offline --locked --manifest-path bindings/rust/Cargo.toml
+    FLASHATTN_LIB_DIR=$PWD/build/gcc LD_LIBRARY_PATH=$PWD/build/gcc RUSTFLAGS=-Dwarnings \
+        CARGO_TARGET_DIR=$PWD/build/rust cargo run --quiet --offline --locked \
+        --manifest-path bindings/rust/Cargo.toml --example attention
+}
+
 step_consumers() {
     run_ctest gcc -L consumer
 }

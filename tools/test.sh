@@ -15,6 +15,7 @@ interface       build             header dialects, layout, symbols, ABI
 tree            build,packages    include rule, documented examples, paths and links, this script
 python-long     build,packages    the others: every kernel, many lengths, threads, command line
 demo            build,packages    tests of the demo
+rust            build             the crates: format, tests against the library, documented programs
 consumers       build             find_package, pkg-config, FetchContent, packages
 wheel           packages          the wheel for every Linux, its exports and commands
 dist            -                 the source release builds without Python, installs, serves a program
