@@ -74,7 +74,7 @@ const flash_paging_t *take_pages(input_t *in, pages_t *g) {
     }
     for (int b = 0; b < MOST_BATCH; b++) {
         g->rows[b] = take_id(in, MOST_BATCH);
-        g->rows64[b] = (int64_t)((uint64_t)(uint32_t)g->rows[b] << (given & 128 ? 24 : 0));
+        g->rows64[b] = (int64_t)((uint64_t)g->rows[b] << (given & 2 ? 32 : 0));
         g->indptr[b] = begin;
         begin += take_byte(in) % (MOST_IDS + 1);
     }
