@@ -78,7 +78,8 @@ def flash_attn_func(
     """Computes attention as flashattn.flash_attn_func does, for torch tensors: see there for
     arguments, result and errors.
 
-    Lengths and page tables are int32 tensors on the device of q, and out_dtype is a type of torch.
+    Lengths and page tables are int32 tensors on the device of q, rows of tables also int64, and
+    out_dtype is a type of torch.
     Where torch records operators, it records flashattn::decode if K and V lie in pages, and
     flashattn::fwd otherwise.
     """
@@ -217,8 +218,8 @@ def flash_kv_append(
     """Writes new tokens into a cache as flashattn.flash_kv_append does, for torch tensors: see
     there for arguments, result and errors.
 
-    Lengths and page tables are int32 tensors, slots and positions int64 tensors, all on the device
-    of k_new. A new q_out is contiguous. Where torch records operators, it records
+    Lengths and page tables are int32 tensors, slots and positions int64 tensors, rows of tables
+    either, all on the device of k_new. A new q_out is contiguous. Where torch records operators, it records
     flashattn::kv_append, which writes to k_cache, v_cache, seqused_k_out and q_out.
     """
     if q is not None and q_out is None and _shape_of(q):

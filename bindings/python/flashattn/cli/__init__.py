@@ -21,6 +21,7 @@ from . import (
     bench_chunks,
     bench_decode,
     check,
+    doctor,
     forward,
     ggml,
     info,
@@ -30,7 +31,7 @@ from . import (
 )
 from .problem import BadInput
 
-_COMMANDS = (info, listing, forward, bench, bench_decode, bench_chunks, tune, check, ggml)
+_COMMANDS = (info, doctor, listing, forward, bench, bench_decode, bench_chunks, tune, check, ggml)
 _STOPPED_READING = 141  # what shells report of a program that SIGPIPE ended
 _EXPECTED = (
     BadInput,

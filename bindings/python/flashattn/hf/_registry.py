@@ -41,6 +41,11 @@ def register(name: str) -> None:
     _names.add(name)
 
 
+def names() -> frozenset[str]:
+    """Returns the names that are registered."""
+    return frozenset(_names)
+
+
 def unregister(name: str) -> None:
     if name not in _names:
         return
