@@ -219,8 +219,8 @@ def flash_kv_append(
     there for arguments, result and errors.
 
     Lengths and page tables are int32 tensors, slots and positions int64 tensors, rows of tables
-    either, all on the device of k_new. A new q_out is contiguous. Where torch records operators, it records
-    flashattn::kv_append, which writes to k_cache, v_cache, seqused_k_out and q_out.
+    either, all on the device of k_new. A new q_out is contiguous. Where torch records operators, it
+    records flashattn::kv_append, which writes to k_cache, v_cache, seqused_k_out and q_out.
     """
     if q is not None and q_out is None and _shape_of(q):
         q_out = torch.empty(*q.shape, dtype=q.dtype, device=q.device)
