@@ -17,8 +17,10 @@ from problems import AttentionProblem  # noqa: E402
 
 
 def keywords(options: dict[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """Returns the arrays, as numpy has them, and the other keywords, of what is not None."""
+    """Returns the arrays, as numpy has them, and the other keywords, of what is not None. K and V
+    have types of JAX."""
     given = {name: value for name, value in options.items() if value is not None}
+    assert given.pop("kv_dtype", (None, None)) == (None, None)
     arrays = {name: _array(name, given.pop(name)) for name in ARRAYS if name in given}
     return arrays, given
 

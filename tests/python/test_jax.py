@@ -86,6 +86,22 @@ def test_pages(kind: str, v_apart: bool) -> None:
         assert np.array_equal(own, other)
 
 
+def test_ends_of_keys_beside_pages_say_the_lengths() -> None:
+    q = PagedProblem(replace(P, seqused_k=(90, 33)), 16)
+    pages, options = make_pages(q, make_inputs(q.dense))
+    wanted = run_problem(replace(P, seqused_k=None), pages, options)
+    del options["seqused_k"]
+    options |= {"cu_seqlens_k": np.array([0, 90, 123], np.int32), "max_seqlen_k": 90}
+    found = run_problem(P, pages, options)
+    assert all(np.array_equal(own, other) for own, other in zip(found, wanted))
+
+
+def test_k_and_v_may_have_two_types() -> None:
+    q, k, v = make_inputs(P)
+    v = v.astype(np.float16)
+    assert np.array_equal(flash_attention(q, k, v), flashattn.flash_attn_func(q, k, v))
+
+
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("repeats", ["", "b", "h", "q", "bhq"])
 @pytest.mark.parametrize("kind", MASKS)
