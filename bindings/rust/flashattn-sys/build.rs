@@ -1,24 +1,26 @@
-//! Finds the library: in FLASHATTN_LIB_DIR, or by pkg-config. Crates that depend on this one read
-//! its folder in DEP_FLASHATTN_LIBDIR.
+//! Finds the library, in FLASHATTN_LIB_DIR or by pkg-config, or builds it where the feature `source`
+//! says so. Crates that depend on this one read its folder in DEP_FLASHATTN_LIBDIR.
 
 use std::env;
+use std::path::Path;
 use std::process::Command;
 
 fn main() {
-    println!("cargo::rerun-if-env-changed=FLASHATTN_LIB_DIR");
-    println!("cargo::rerun-if-env-changed=PKG_CONFIG_PATH");
-    println!("cargo::rerun-if-env-changed=DOCS_RS");
+    for name in ["FLASHATTN_LIB_DIR", "FLASHATTN_CMAKE_OPTIONS", "PKG_CONFIG_PATH", "DOCS_RS"] {
+        println!("cargo::rerun-if-env-changed={name}");
+    }
     if env::var_os("DOCS_RS").is_some() {
         return; // docs.rs has no library, and links nothing
     }
-    println!("cargo::rustc-link-lib=dylib=flashattn");
-    match env::var("FLASHATTN_LIB_DIR") {
-        Ok(folder) => link_from(&folder),
-        Err(_) => pkg_config(env!("CARGO_PKG_VERSION")).lines().for_each(link_from),
+    if cfg!(feature = "source") {
+        return link("static", &build_source());
     }
+    let folder = env::var("FLASHATTN_LIB_DIR");
+    link("dylib", &folder.unwrap_or_else(|_| pkg_config(env!("CARGO_PKG_VERSION"))));
 }
 
-fn link_from(folder: &str) {
+fn link(kind: &str, folder: &str) {
+    println!("cargo::rustc-link-lib={kind}=flashattn");
     println!("cargo::rustc-link-search=native={folder}");
     println!("cargo::metadata=libdir={folder}");
 }
@@ -35,5 +37,38 @@ fn pkg_config(version: &str) -> String {
         panic!("set FLASHATTN_LIB_DIR or PKG_CONFIG_PATH: pkg-config says: {words}");
     }
     let folder = Command::new("pkg-config").args(["--variable=libdir", "flashattn"]).output();
-    String::from_utf8(folder.expect("pkg-config ran before").stdout).expect("libdir is UTF-8")
+    let text = String::from_utf8(folder.expect("pkg-config ran before").stdout);
+    text.expect("libdir is UTF-8").trim().to_string()
+}
+
+/// Builds the static library of the source tree that this crate lies in, without CUDA kernels, and
+/// returns its folder.
+fn build_source() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    for folder in ["src", "kernels", "include", "cmake", "CMakeLists.txt"] {
+        println!("cargo::rerun-if-changed={}", root.join(folder).display());
+    }
+    let folder = format!("{}/library", env::var("OUT_DIR").expect("cargo sets it"));
+    let options = env::var("FLASHATTN_CMAKE_OPTIONS").unwrap_or_default();
+    let jobs = env::var("NUM_JOBS").expect("cargo sets it");
+    run(Command::new("cmake")
+        .arg("-S")
+        .arg(&root)
+        .args(["-B", &folder, "-DCMAKE_BUILD_TYPE=Release", "-DFLASH_CUDA=OFF"])
+        .args(options.split_whitespace()));
+    run(Command::new("cmake").args([
+        "--build",
+        &folder,
+        "--target",
+        "flashattn_static",
+        "--parallel",
+        &jobs,
+    ]));
+    println!("cargo::rustc-link-lib=dylib=m");
+    folder
+}
+
+fn run(command: &mut Command) {
+    let status = command.status().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(status.success(), "{command:?}: {status}");
 }
