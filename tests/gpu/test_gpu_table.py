@@ -241,7 +241,8 @@ def _local_memory(config: flashattn.Config) -> int:
     if config.arch == Arch.SM90 and config.dtype == DType.E4M3 and config.d_head == 256:
         return 104
     if Feature.BIAS in Feature(config.features) and config.arch in (Arch.SM90, Arch.SM90_DECODE):
-        return 48 if config.arch == Arch.SM90 else 32 if config.d_head == 64 else 16
+        of_decode = {64: 32, 128: 24}.get(config.d_head, 16)  # the factors of two rows among them
+        return 48 if config.arch == Arch.SM90 else of_decode
     is_crowded = config.B_r == 192 or Feature.VARLEN in Feature(config.features)
     is_paged = Feature.PAGED in Feature(config.features)
     has_many_ranges = config.arch == Arch.SM90 and config.d_head in (128, 192)

@@ -56,7 +56,8 @@ def _options(p: AttentionProblem, package: Any) -> dict[str, Any]:
 
 
 def _call(package: Any, tensors: list[torch.Tensor], options: dict[str, Any]) -> Any:
-    name = "flash_attn_varlen_func" if "cu_seqlens_q" in options else "flash_attn_func"
+    is_ragged = any(name.startswith("cu_seqlens") for name in options)
+    name = "flash_attn_varlen_func" if is_ragged else "flash_attn_func"
     return getattr(package, name)(*tensors, **options)
 
 
