@@ -134,14 +134,16 @@ class AttentionProblem:
         }
 
     def call_options(self) -> dict[str, object]:
-        """Returns keywords of a call: the oracle's, and the longest lengths of a ragged batch."""
+        """Returns keywords of a call: the oracle's, the longest lengths of a ragged batch, and
+        kv_dtype where an array does not say its type."""
+        named = _kv_dtype(self.dtype), _kv_dtype(self.type_of_v)
         return {
             **self.options(),
             **({} if self.bias is None else self.bias.call_options(self)),
             "max_seqlen_q": None if self.cu_seqlens_q is None else self.seqlen_q,
             "max_seqlen_k": None if self.cu_seqlens_k is None else self.seqlen_k,
             "out_dtype": self.types[2],
-            "kv_dtype": (_kv_dtype(self.dtype), _kv_dtype(self.type_of_v)),
+            **({} if named == (None, None) else {"kv_dtype": named}),
         }
 
 
