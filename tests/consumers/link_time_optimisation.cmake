@@ -12,7 +12,8 @@ function(check_names name)
                     COMMAND_ERROR_IS_FATAL ANY)
     execute_process(
         COMMAND ${PYTHON} -B ${FLASHATTN_SOURCE_DIR}/tests/abi/check_exports.py
-                ${FLASHATTN_SOURCE_DIR}/include/flashattn.h ${folder}/libflashattn.a
+                ${FLASHATTN_SOURCE_DIR}/include/flashattn.h
+                ${FLASHATTN_SOURCE_DIR}/src/xla/xla_forward.h ${folder}/libflashattn.a
         COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
