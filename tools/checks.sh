@@ -129,7 +129,8 @@ step_wheel() {
     build_portable_wheel build/wheel -DFLASH_CUDA=OFF -DFLASH_KERNELS='ship arch=REFERENCE'
     "$PYTHON" -m pip install --quiet --no-deps --target "$site" \
         build/wheel/flashattn-*-py3-none-manylinux*.whl
-    python3 tests/abi/check_exports.py include/flashattn.h "$site/flashattn/libflashattn.so"
+    python3 tests/abi/check_exports.py include/flashattn.h src/xla/xla_forward.h \
+        "$site/flashattn/libflashattn.so"
     export PYTHONPATH=$site
     cd "$site" || return # not where the sources of the package are
     "$PYTHON" -m flashattn info
