@@ -135,6 +135,7 @@ step_wheel() {
     cd "$site" || return # not where the sources of the package are
     "$PYTHON" -m flashattn info
     "$PYTHON" bin/flashattn --version
+    ls flashattn/ggml/plugin/{entry.cc,flashattn.h}
     "$PYTHON" -m flashattn check
 }
 

@@ -22,22 +22,28 @@ float parameter(const ggml_tensor *op, Parameter which) {
     return value;
 }
 
-/* An element type of the library, and the bytes of an element; dtype 0: the library has it not. */
+/* An element type of the library, the bytes of an element, in which its strides count, and those of
+ * the smallest part of a row; dtype 0: the library has it not. */
 struct Element {
     int32_t dtype;
     std::size_t size;
+    std::size_t block;
 };
 
 Element element_of(const ggml_tensor *tensor) {
     switch (tensor->type) {
     case GGML_TYPE_F32:
-        return {FLASH_DTYPE_FP32, 4};
+        return {FLASH_DTYPE_FP32, 4, 4};
     case GGML_TYPE_F16:
-        return {FLASH_DTYPE_FP16, 2};
+        return {FLASH_DTYPE_FP16, 2, 2};
     case GGML_TYPE_BF16:
-        return {FLASH_DTYPE_BF16, 2};
+        return {FLASH_DTYPE_BF16, 2, 2};
+    case GGML_TYPE_Q8_0:
+        return {FLASH_DTYPE_Q8_0, 1, FLASH_Q8_0_BYTES};
+    case GGML_TYPE_Q4_0:
+        return {FLASH_DTYPE_Q4_0, 1, FLASH_Q4_0_BYTES};
     default:
-        return {0, 1};
+        return {0, 1, 1};
     }
 }
 
@@ -55,8 +61,8 @@ flash_tensor_t view(const ggml_tensor *tensor, int sequence, int head) {
 }
 
 bool has_whole_strides(const ggml_tensor *tensor) {
-    const std::size_t size = element_of(tensor).size;
-    return tensor->nb[0] == size && tensor->nb[1] % size == 0 && tensor->nb[2] % size == 0 &&
+    const auto [dtype, size, block] = element_of(tensor);
+    return tensor->nb[0] == block && tensor->nb[1] % size == 0 && tensor->nb[2] % size == 0 &&
            tensor->nb[3] % size == 0;
 }
 
@@ -165,6 +171,7 @@ const char *make_call(const ggml_tensor *op, int n_threads, Call *call) {
     if (why != nullptr)
         return why;
     call->executor.n_workers = n_threads;
+    call->executor.run = n_threads > 1 ? flash_team_run : nullptr; // whose team run() has
     call->args.executor = &call->executor;
     const bool is_served = flash_query_support(&call->args, nullptr, nullptr, 0) == FLASH_SUCCESS;
     return is_served ? nullptr : flash_last_error();

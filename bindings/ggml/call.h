@@ -24,9 +24,9 @@ struct Call {
  * words for it; nullptr: it has. */
 const char *describe(const ggml_tensor *op, Call *call);
 
-/** Fills the call that computes an op of ggml on n_threads, but for its workspace. Returns why ggml
- * must compute it, as long as no other call is made; nullptr: the library can. It is a function of
- * the op alone: each of ggml's threads comes to the same answer. */
+/** Fills the call that computes an op of ggml on n_threads, but for its workspace and team. Returns
+ * why ggml must compute it, as long as no other call is made; nullptr: the library can. It is a
+ * function of the op alone: each of ggml's threads comes to the same answer. */
 const char *make_call(const ggml_tensor *op, int n_threads, Call *call);
 
 } // namespace flashattn_ggml

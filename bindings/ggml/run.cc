@@ -49,7 +49,6 @@ const char *forward(Call *call, const ggml_compute_params *params) {
 }
 
 void lead(Call *call, const ggml_compute_params *params, Shared *shared) {
-    call->executor.run = flash_team_run;
     call->executor.context = &shared->team;
     shared->why_not = forward(call, params);
     flash_team_finish(&shared->team);

@@ -38,9 +38,9 @@ def test_ggmls_own_test_of_the_operation(plugin: Path) -> None:
     )
     print(f"{all_of} cases, {served} by the library")
     assert passed == all_of == served + left > 4000
-    assert served > all_of / 3
+    assert served > all_of * 2 / 3
     reasons = set(re.findall(r"left to ggml: .*: (.*)", done.stderr))
-    assert reasons == {"the library has not the type of K"}
+    assert reasons == {f"the library has not the type of {name}" for name in "KV"}
 
 
 # ---- Operations against float64 ----
@@ -73,17 +73,27 @@ SHAPES = [
 ]
 
 
+TYPES = ["f32 f32", "f16 f16", "bf16 bf16", "q8_0 q8_0", "q4_0 q4_0", "q8_0 f16", "f16 q4_0"]
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
-def test_operations_are_exact(plugin: Path, dtype: str, threads: int) -> None:
-    """The values of K and V are those that are stored, so that their type adds no error."""
-    shapes = [{**shape, "k": dtype, "v": dtype, "check": 1} for shape in SHAPES]
+@pytest.mark.parametrize("dtypes", TYPES)
+def test_operations_are_exact(plugin: Path, dtypes: str, threads: int) -> None:
+    """The values of K and V are those that are stored, so that their type adds no error. Blocks of
+    quantised types have 32 elements."""
+    k, v = dtypes.split()
+    whole = 32 if "q" in dtypes else 1
+    shapes = [
+        {**shape, "k": k, "v": v, "check": 1}
+        for shape in SHAPES
+        if shape["d"] % whole == shape["d_v"] % whole == 0
+    ]
     ours = programs.operations(shapes, plugin, threads)
     theirs = programs.operations(shapes, None, threads)
     for shape, own, other in zip(shapes, ours, theirs):
         print(f"{own['error']:.1e} beside ggml's {other['error']:.1e}: {shape}")
         assert own["error"] < 2e-6, shape
-    if dtype != "f32":  # without the plug-in it is ggml's
+    if k != "f32":  # without the plug-in it is ggml's
         assert max(other["error"] for other in theirs) > 1e-5
 
 
@@ -97,12 +107,11 @@ def test_a_model_generates_the_same_tokens(
 ) -> None:
     root = programs.HERE.parents[1]
     options = ("--model", programs.model_in_fp32(), "--text", root / text, "--prompt", prompt)
-    options = (*options, "--cache", cache, "--tokens", 200, "--threads", 2)
+    options = (*options, "--cache", cache, "--tokens", 200)
     own = programs.generate(*options, plugin=True)
     other = programs.generate(*options, plugin=False)
     assert len(own["tokens"]) == 200 and own["tokens"] == other["tokens"]
-    assert own["served"] + own["left"] >= 30 * 200
-    assert own["left"] == (0 if cache == "f16" else own["left"])
+    assert own["served"] >= 30 * 200 and own["left"] == 0
 
 
 # ---- Loading ----
