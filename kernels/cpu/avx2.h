@@ -181,7 +181,7 @@ ALWAYS_INLINE vec_t vec_load_nibbles(const void *from, bool high) {
 }
 
 ALWAYS_INLINE vec_t vec_set1_fp16(uint16_t half) {
-    return vec_set1(_cvtsh_ss(half));
+    return _mm256_cvtph_ps(_mm_set1_epi16((int16_t)half));
 }
 
 ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, __m128i x) {

@@ -185,7 +185,7 @@ ALWAYS_INLINE vec_t vec_load_nibbles(const void *from, bool high) {
 }
 
 ALWAYS_INLINE vec_t vec_set1_fp16(uint16_t half) {
-    return vec_set1(_cvtsh_ss(half));
+    return _mm512_cvtph_ps(_mm256_set1_epi16((int16_t)half));
 }
 
 ALWAYS_INLINE vec_t vec_load(int32_t dtype, const void *from) {

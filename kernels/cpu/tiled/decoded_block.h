@@ -20,12 +20,27 @@ typedef struct encoded_keys {
     flash_range_t after;
 } encoded_keys_t;
 
-static inline row_cursor_t cursor_at_encoded(const encoded_keys_t *encoded, flash_range_t keys) {
+/* Rows that lie one stride apart. */
+typedef struct encoded_rows {
+    const char *first;
+    int64_t stride; /* bytes */
+    int32_t n;
+} encoded_rows_t;
+
+/* Returns the first keys of a range that lie in one run. */
+static inline encoded_rows_t first_rows(const encoded_keys_t *encoded, flash_range_t keys) {
     const paged_keys_t *from = &encoded->from;
-    if (cpu_is_paged(from->p))
-        return cursor_at_pages(from, encoded->d, keys);
-    return cursor_at_keys(from->task, from->dtype, encoded->d, from->kv.data, from->kv.stride,
-                          keys);
+    const cpu_kv_t *kv = &from->kv;
+    const int64_t stride = kv->stride->seq * element_size(from->dtype);
+    const bool paged = cpu_is_paged(from->p);
+    const int32_t n = keys.end - keys.begin;
+    const flash_range_t first = paged ? cpu_first_of_page(from->p, keys, n) : keys;
+    const flash_kv_run_t run = paged ? cpu_page_run(from->p, from->task, kv->table, keys.begin)
+                                     : cpu_key_run(from->task, keys.begin);
+    const int64_t at = flash_kv_offset(kv->stride, &run, from->task->head_kv);
+    const encoded_rows_t rows = {element_at(kv->data, at, from->dtype), stride,
+                                 first.end - first.begin};
+    return rows;
 }
 
 /* Decodes a row of d columns, with zeros behind them up to a multiple of 16. */
@@ -39,14 +54,39 @@ ALWAYS_INLINE void decode_row(int32_t dtype, const char *row, int64_t d, float *
             vec_store(FLASH_DTYPE_FP32, to + i, load_columns(dtype, row, i, d));
 }
 
-/* Decodes keys of a type that is a constant at each call. */
-ALWAYS_INLINE void decode_rows(int32_t dtype, const encoded_keys_t *encoded, float *to) {
-    row_cursor_t rows = cursor_at_encoded(encoded, encoded->keys);
-    row_cursor_t prefetch = cursor_at_encoded(encoded, encoded->after);
-    for (const char *row; (row = cursor_next(&rows)) != NULL; to += round_up(encoded->d, 16)) {
-        prefetch_next(&prefetch);
-        decode_row(dtype, row, encoded->d, to);
+/* Decodes n rows, and prefetches as many of `next`. */
+ALWAYS_INLINE void decode_run(int32_t dtype, const int64_t d, const encoded_rows_t *rows,
+                              const encoded_rows_t *next, int32_t n, float *to) {
+    for (int32_t i = 0; i < n; i++) {
+        prefetch_row(next->first + i * next->stride, key_bytes(dtype, d));
+        decode_row(dtype, rows->first + i * rows->stride, d, to + i * round_up(d, 16));
     }
+}
+
+ALWAYS_INLINE void decode_runs(int32_t dtype, const int64_t d, const encoded_keys_t *encoded,
+                               float *to) {
+    flash_range_t keys = encoded->keys, after = encoded->after;
+    while (keys.begin < keys.end) {
+        const encoded_rows_t rows = first_rows(encoded, keys);
+        const bool some = after.begin < after.end;
+        const encoded_rows_t next = some ? first_rows(encoded, after) : rows;
+        const int32_t n = min32(rows.n, next.n);
+        decode_run(dtype, d, &rows, &next, n, to);
+        keys.begin += n;
+        after.begin += n;
+        to += n * round_up(d, 16);
+    }
+}
+
+/* Decodes keys of a type that is a constant at each call; common head dimensions are compiled as
+ * constants. */
+ALWAYS_INLINE void decode_rows(int32_t dtype, const encoded_keys_t *encoded, float *to) {
+    if (encoded->d == 128)
+        decode_runs(dtype, 128, encoded, to);
+    else if (encoded->d == 64)
+        decode_runs(dtype, 64, encoded, to);
+    else
+        decode_runs(dtype, encoded->d, encoded, to);
 }
 
 NEVER_INLINE void decode_fp32(const encoded_keys_t *encoded, float *to) {
@@ -62,7 +102,7 @@ NEVER_INLINE void decode_bf16(const encoded_keys_t *encoded, float *to) {
 }
 
 NEVER_INLINE void decode_latent_tokens(const encoded_keys_t *encoded, float *to) {
-    decode_rows(FLASH_DTYPE_LATENT_E4M3, encoded, to);
+    decode_runs(FLASH_DTYPE_LATENT_E4M3, LATENT_COLUMNS, encoded, to);
 }
 
 NEVER_INLINE void decode_q8_0(const encoded_keys_t *encoded, float *to) {
