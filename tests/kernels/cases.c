@@ -53,10 +53,10 @@ static void draw_transpose(test_case_t *c, const drawing_t *how, random_t *r) {
 
 /* ---- Conversions ---- */
 
-/* d elements of any bits, to fp32. */
+/* d columns of a row of any bits, to fp32. */
 static void draw_load_of(test_case_t *c, const drawing_t *how, random_t *r, int64_t d) {
     problem_t *p = &c->problem;
-    const int64_t bytes = d * element_size(how->dtype);
+    const int64_t bytes = key_bytes(how->dtype, d);
     p->d = d;
     c->keys = guarded_input((size_t)bytes);
     p->keys = c->keys.data;
@@ -71,6 +71,16 @@ static void draw_load(test_case_t *c, const drawing_t *how, random_t *r) {
 
 static void draw_load_pairs(test_case_t *c, const drawing_t *how, random_t *r) {
     draw_load_of(c, how, r, how->timed ? TIMED_ELEMENTS : 32 * random_between(r, 1, 4));
+}
+
+/* A row of quantised blocks, whose scales are of any bits, too. */
+static void draw_decode(test_case_t *c, const drawing_t *how, random_t *r) {
+    draw_load_of(c, how, r,
+                 how->timed ? TIMED_ELEMENTS : FLASH_QUANT_BLOCK * random_between(r, 1, 18));
+}
+
+static void draw_load_quantised(test_case_t *c, const drawing_t *how, random_t *r) {
+    draw_decode(c, how, r);
 }
 
 /* d numbers of fp32, of any bits or about 1, to the type. */
@@ -268,8 +278,11 @@ bool case_has_dtype(const instruction_set_t *set, candidate_t candidate, int32_t
     if (dtype == FLASH_DTYPE_LATENT_E4M3) /* its tokens have 576 columns, no fewer */
         return false;
     if (has_quant_blocks(dtype)) /* a row is whole blocks, not elements */
-        return false;
+        return candidate == CANDIDATE_decode || candidate == CANDIDATE_load_quantised;
     switch (candidate) {
+    case CANDIDATE_decode:
+    case CANDIDATE_load_quantised:
+        return false;
     case CANDIDATE_load:
     case CANDIDATE_load_pairs:
         return true;

@@ -105,6 +105,21 @@ static void run_load_pairs(const problem_t *p, void *const outputs[]) {
         load_pairs_as(FLASH_DTYPE_E4M3, p, outputs[0]);
 }
 
+static void run_decode(const problem_t *p, void *const outputs[]) {
+    if (p->dtype == FLASH_DTYPE_Q8_0)
+        decode_quantised(FLASH_DTYPE_Q8_0, p->keys, p->d, outputs[0]);
+    else
+        decode_quantised(FLASH_DTYPE_Q4_0, p->keys, p->d, outputs[0]);
+}
+
+/* Columns as they are packed. */
+static void run_load_quantised(const problem_t *p, void *const outputs[]) {
+    if (p->dtype == FLASH_DTYPE_Q8_0)
+        load_as(FLASH_DTYPE_Q8_0, p, outputs[0]);
+    else
+        load_as(FLASH_DTYPE_Q4_0, p, outputs[0]);
+}
+
 static void run_store(const problem_t *p, void *const outputs[]) {
     DTYPES_KNOWN(7); /* nothing is stored in 8 bits */
     if (p->dtype == FLASH_DTYPE_FP32)
@@ -343,7 +358,8 @@ const instruction_set_t FAMILY_SET = {
     .tile_columns = TILE_COLUMNS,
     .word_elements = WORD_ELEMENTS,
     .candidates = {RUN_ONLY(exp2), RUN_ONLY(tanh), RUN_ONLY(sums), RUN_ONLY(transpose),
-                   RUN_ONLY(load), RUN_ONLY(store), RUN_ONLY(softcap),
+                   RUN_ONLY(load), RUN_ONLY(store), RUN_ONLY(softcap), RUN_ONLY(decode),
+                   RUN_ONLY(load_quantised),
                    [CANDIDATE_load_pairs] = {NULL, VEC_DOTS_BF16 ? NULL : run_load_pairs, NULL},
                    PREPARED(pack_k), PREPARED(pack_v), PREPARED(scores_packed),
                    PREPARED(values_packed), PREPARED(scores_in_place), PREPARED(merge_parts),

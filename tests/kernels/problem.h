@@ -17,6 +17,8 @@
     X(transpose)                                                                                   \
     X(load)                                                                                        \
     X(load_pairs)                                                                                  \
+    X(load_quantised)                                                                              \
+    X(decode)                                                                                      \
     X(store)                                                                                       \
     X(pack_k)                                                                                      \
     X(pack_v)                                                                                      \

@@ -73,6 +73,16 @@ static void reference_load_pairs(const problem_t *p, void *const outputs[]) {
     reference_load(p, outputs);
 }
 
+static void reference_decode(const problem_t *p, void *const outputs[]) {
+    float *to = outputs[0];
+    for (int64_t i = 0; i < p->d; i++)
+        to[i] = key_load(p->keys, 0, i, p->dtype);
+}
+
+static void reference_load_quantised(const problem_t *p, void *const outputs[]) {
+    reference_decode(p, outputs);
+}
+
 static void reference_store(const problem_t *p, void *const outputs[]) {
     for (int64_t i = 0; i < p->d; i++)
         element_store(outputs[0], i, p->dtype, p->x[i]);
