@@ -112,6 +112,22 @@ inline flash_tensor_t tensor(const void *data, const Shape &s, Layout layout = L
                                   : flash_tensor_bhsd(mutable_data, s.n_heads, s.seqlen, s.d_head);
 }
 
+/** What strides count of FLASH_QUANT_BLOCK columns: elements, or bytes of a quantised block. */
+inline std::int64_t units_of_block(std::int32_t dtype) {
+    return dtype == FLASH_DTYPE_Q8_0   ? FLASH_Q8_0_BYTES
+           : dtype == FLASH_DTYPE_Q4_0 ? FLASH_Q4_0_BYTES
+                                       : FLASH_QUANT_BLOCK;
+}
+
+/** Names the type of a contiguous tensor(), whose rows are quantised blocks where that has them. */
+inline void set_dtype(flash_tensor_t &t, std::int32_t dtype) {
+    const std::int64_t from = units_of_block(t.dtype), to = units_of_block(dtype);
+    for (std::int64_t *stride : {&t.stride_batch, &t.stride_seq, &t.stride_head})
+        if (from != to)
+            *stride = *stride / from * to;
+    t.dtype = dtype;
+}
+
 /** A table of pages, for Forward::paging() and Append::paging(): row b of it, which has row_ids
  * ids, names the pages of sequence b. pool: the shape of K and V, {n_pages, page_size, n_heads_kv,
  * d_head}. */
@@ -225,10 +241,16 @@ class Forward {
         return *this;
     }
 
-    /** The type of K and V, where it is not that of the call. After k() and v(). */
+    /** The type of K and V, where it is not that of the call. After k() and v(), whose shapes count
+     * columns, also where rows are quantised blocks. */
     Forward &kv_dtype(std::int32_t dtype) {
-        args_.k.dtype = dtype;
-        args_.v.dtype = dtype;
+        return kv_dtype(dtype, dtype);
+    }
+
+    /** The types of K and of V, where they differ. */
+    Forward &kv_dtype(std::int32_t k_dtype, std::int32_t v_dtype) {
+        set_dtype(args_.k, k_dtype);
+        set_dtype(args_.v, v_dtype);
         return *this;
     }
 
@@ -408,10 +430,16 @@ class Append {
         return *this;
     }
 
-    /** The type of the cache, where it is not that of the call. After k() and v(). */
+    /** The type of the cache, where it is not that of the call. After k() and v(), whose shapes
+     * count columns, also where rows are quantised blocks. */
     Append &cache_dtype(std::int32_t dtype) {
-        args_.k.dtype = dtype;
-        args_.v.dtype = dtype;
+        return cache_dtype(dtype, dtype);
+    }
+
+    /** The types of the cache's keys and values, where they differ. */
+    Append &cache_dtype(std::int32_t k_dtype, std::int32_t v_dtype) {
+        set_dtype(args_.k, k_dtype);
+        set_dtype(args_.v, v_dtype);
         return *this;
     }
 

@@ -69,6 +69,23 @@ static bool takes_latent_tokens() {
     return o[0] == 2.0f && o[511] == 2.0f;
 }
 
+/* Rows of sixes are appended to K of Q4_0 and V of Q8_0, two heads, and read. */
+static bool takes_quantised_blocks() {
+    unsigned char k[2 * FLASH_Q4_0_BYTES] = {0}, v[2 * FLASH_Q8_0_BYTES] = {0};
+    const std::int32_t before[1] = {0};
+    std::vector<float> q(64), o(64), six(64, 6.0f);
+    const flashattn::Shape one = {1, 1, 2, 32};
+    flashattn::Append append;
+    append.k_new(six.data(), one).v_new(six.data(), one).k(k, one).v(v, one).lengths(before);
+    append.cache_dtype(FLASH_DTYPE_Q4_0, FLASH_DTYPE_Q8_0).run();
+    flashattn::Forward call;
+    call.q(q.data(), one).k(k, one).v(v, one).o(o.data(), one);
+    call.kv_dtype(FLASH_DTYPE_Q4_0, FLASH_DTYPE_Q8_0);
+    std::vector<unsigned char> workspace(static_cast<std::size_t>(call.workspace_size()) + 1);
+    call.run(workspace.data(), workspace.size());
+    return v[FLASH_Q8_0_BYTES + 2] == 127 && std::fabs(o[63] - 6.0f) < 0.01f;
+}
+
 /* A sink of ln 2 weighs as much as both keys. */
 static bool takes_sinks() {
     const float q[1] = {0}, k[2] = {1, 2}, v[2] = {3, 5}, sink[1] = {0.69314718f};
@@ -179,8 +196,9 @@ static bool refuses() {
 
 int main() {
     const bool good = computes() && reads_pages() && takes_scales() && takes_latent_tokens() &&
-                      takes_sinks() && takes_slopes_and_masks() && takes_chunks_and_padding() &&
-                      appends() && lends_threads() && refuses_multiprocessors() && refuses();
+                      takes_quantised_blocks() && takes_sinks() && takes_slopes_and_masks() &&
+                      takes_chunks_and_padding() && appends() && lends_threads() &&
+                      refuses_multiprocessors() && refuses();
     std::puts(good ? "right" : "wrong");
     return good ? 0 : 1;
 }
