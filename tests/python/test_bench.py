@@ -46,6 +46,15 @@ def test_bench_of_chosen_kernels(capsys) -> None:
     assert "numpy" not in output.replace("x numpy", "") and "BF16" not in output
 
 
+@pytest.mark.parametrize("dtype", ["Q8_0", "Q4_0"])
+def test_bench_of_quantised_blocks(dtype: str, capsys) -> None:
+    chosen = [f"dtype={dtype}", "arch=REFERENCE", "--no-peers"]
+    assert main(["bench", *SMALL, "--d-head", "32", "--d-head-v", "64", *chosen]) == 0
+    assert f"REFERENCE ({dtype}" in capsys.readouterr().out.replace("\n", "")
+    assert main(["bench", *SMALL, "--d-head", "40", *chosen]) == 2
+    assert "--d-head is 40: a multiple of 32" in capsys.readouterr().err
+
+
 def test_bench_with_chunks_and_padding(capsys) -> None:
     """numpy has chunks too; padding is for the library alone."""
     options = [*SMALL, "--attention-chunk", "8", "dtype=FP32", "arch=REFERENCE"]

@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from .. import _abi, device
+from .. import _abi, device, quant_blocks
 from .._attention import flash_attn_func, query_support
 from ..config import Config, DType
 from . import (
@@ -158,11 +158,15 @@ def _own_contenders(args: argparse.Namespace) -> list[Contender]:
     on_device = problem.is_cuda if args.device == "cuda" else problem.is_cpu
     if args.filters or args.all:
         rows = problem.forward_kernels(args.filters)
-        rows = [row for row in rows if on_device(row.config) and problem.has_arrays(row.config)]
+        rows = [row for row in rows if on_device(row.config) and _has_inputs(row.config)]
         problem.require_some(rows)
         return [Contender(str(k.config), DType(k.config.dtype), k.config) for k in rows]
     dtypes = bench_cuda.DTYPES if args.device == "cuda" else problem.NUMPY_NAME
     return [Contender(f"{SELECTED} ({dtype.name})", dtype, None) for dtype in dtypes]
+
+
+def _has_inputs(config: Config) -> bool:
+    return problem.has_arrays(config) or config.dtype in problem.QUANT_BLOCKS
 
 
 def _measure(contenders: list[Contender], seqlen: int, args: argparse.Namespace) -> list[Timing]:
@@ -190,10 +194,12 @@ def _measure_on_cpu(
 ) -> list[tuple[Contender, float]]:
     q, k, v = random_inputs(contender.dtype, *_axes(seqlen, args), args)
     options = {**problem.mask_options(args), **problem.padding_arrays(len(q), args)}
+    if contender.dtype in problem.QUANT_BLOCKS:
+        options["kv_dtype"] = problem.QUANT_BLOCKS[contender.dtype]
     if contender.is_peer:
         call = bench_cpu_peers.make_call(contender.label, q, k, v, options)
     else:
-        call = _library_call(q, k, v, contender.config, options)
+        call = _library_call(q, k, v, contender.config, options, problem.d_head_v(args))
     return [] if call is None else [(contender, _median_seconds(call, args.runs))]
 
 
@@ -210,10 +216,22 @@ def random_inputs(
     memory.require_inputs(dtype, queries, keys, args)
     rng = np.random.default_rng(0)
     shapes = problem.shapes(queries, keys, args)
+    if dtype in problem.QUANT_BLOCKS:
+        return _quantised_inputs(rng, shapes, problem.QUANT_BLOCKS[dtype])
     return [
         rng.standard_normal(shape, np.float32).astype(element)
         for shape, element in zip(shapes, problem.numpy_dtypes(dtype))
     ]
+
+
+def _quantised_inputs(
+    rng: np.random.Generator, shapes: tuple[tuple[int, ...], ...], kv_dtype: str
+) -> list[np.ndarray]:
+    for name, shape in zip(("--d-head", "--d-head-v"), shapes[1:]):
+        if shape[-1] % quant_blocks.COLUMNS:
+            raise BadInput(f"{name} is {shape[-1]}: a multiple of {quant_blocks.COLUMNS}")
+    q, k, v = (rng.standard_normal(shape, np.float32) for shape in shapes)
+    return [q, quant_blocks.encode(k, kv_dtype), quant_blocks.encode(v, kv_dtype)]
 
 
 def _median_seconds(call: Callable[[], None], runs: int) -> float:
@@ -230,7 +248,12 @@ def _median_seconds(call: Callable[[], None], runs: int) -> float:
 
 
 def _library_call(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, config: Config | None, options: dict[str, Any]
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    config: Config | None,
+    options: dict[str, Any],
+    d_head_v: int,
 ) -> Callable[[], None] | None:
     """None: this kernel does not serve the problem; BadInput: no kernel does."""
     anyone = query_support(q, k, v, **options)
@@ -238,7 +261,7 @@ def _library_call(
         raise BadInput(anyone.reason)
     if not query_support(q, k, v, config=config, **options):
         return None
-    out = np.empty_like(q, shape=(*q.shape[:-1], v.shape[-1]))
+    out = np.empty_like(q, shape=(*q.shape[:-1], d_head_v))
 
     def call() -> None:
         flash_attn_func(q, k, v, out=out, config=config, **options)

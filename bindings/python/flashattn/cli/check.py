@@ -13,8 +13,6 @@ from ..compare import Deviation, compare
 from ..config import DType, Kernel
 from . import extras, problem, words
 
-_QUANT_BLOCKS = {DType.Q8_0: "q8_0", DType.Q4_0: "q4_0"}  # their kv_dtype
-
 # (name, q shape, k and v shape, options): each takes a path of its own through the kernels.
 _PROBLEMS: tuple[tuple[str, tuple, tuple, dict[str, Any]], ...] = (
     ("full", (2, 65, 4, 64), (2, 129, 2, 64), {}),
@@ -73,8 +71,8 @@ def _measure(
     if kernel.config.dtype == DType.LATENT_E4M3:
         q, k, v, tokens = _latent_inputs(rng, q_shape, k_shape)
         arrays, own = (q, tokens, tokens), {**options, "kv_dtype": latent.KV_DTYPE}
-    elif kernel.config.dtype in _QUANT_BLOCKS:
-        kv_dtype = _QUANT_BLOCKS[DType(kernel.config.dtype)]
+    elif kernel.config.dtype in problem.QUANT_BLOCKS:
+        kv_dtype = problem.QUANT_BLOCKS[DType(kernel.config.dtype)]
         q, k, v, *rows = _quantised_inputs(rng, kv_dtype, q_shape, k_shape)
         arrays, own = (q, *rows), {**options, "kv_dtype": kv_dtype}
     else:

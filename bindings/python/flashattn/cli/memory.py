@@ -6,17 +6,28 @@ import argparse
 import math
 from pathlib import Path
 
+from .. import quant_blocks
 from ..config import DType
 from . import extras, problem, words
 from .problem import BadInput
 
-_ITEM_SIZE = {DType.FP16: 2, DType.BF16: 2, DType.FP32: 4, DType.E4M3: 1}  # of K and V
+_ITEM_SIZE = {  # of K and V
+    DType.FP16: 2,
+    DType.BF16: 2,
+    DType.FP32: 4,
+    DType.E4M3: 1,
+    **{
+        dtype: quant_blocks.BYTES[kv_dtype] / quant_blocks.COLUMNS
+        for dtype, kv_dtype in problem.QUANT_BLOCKS.items()
+    },
+}
+_OF_Q = {DType.E4M3: 2, **dict.fromkeys(problem.QUANT_BLOCKS, 4)}  # where Q has another type
 _MEMORY_FILE = Path("/proc/meminfo")
 
 
-def item_sizes(dtype: DType) -> tuple[int, int]:
-    """Bytes of an element of Q and O, and of K and V."""
-    return (2 if dtype == DType.E4M3 else _ITEM_SIZE[dtype]), _ITEM_SIZE[dtype]
+def item_sizes(dtype: DType) -> tuple[float, float]:
+    """Bytes of an element of Q and O, and of a column of K and V."""
+    return _OF_Q.get(dtype, _ITEM_SIZE[dtype]), _ITEM_SIZE[dtype]
 
 
 def require_inputs(
@@ -27,7 +38,7 @@ def require_inputs(
     heads_kv = args.heads_kv or args.heads
     n_queries, n_keys = math.prod(queries), math.prod(keys)
     columns = args.d_head + problem.d_head_v(args)
-    n_bytes = columns * (n_queries * args.heads * of_q + n_keys * heads_kv * of_k)
+    n_bytes = round(columns * (n_queries * args.heads * of_q + n_keys * heads_kv * of_k))
     require(
         n_bytes,
         f"Q, K, V and O of {dtype.name} (in all {words.count(n_queries, 'query', 'queries')} and "

@@ -21,6 +21,9 @@ NUMPY_NAME = {
     DType.E4M3: "float8_e4m3fn",
 }
 Q_NAME = {**NUMPY_NAME, DType.E4M3: "float16"}
+# These are types of K and V in quantised blocks, by their kv_dtype; Q and O are of float32 beside
+# them, as ggml has it.
+QUANT_BLOCKS = {DType.Q8_0: "q8_0", DType.Q4_0: "q4_0"}
 
 
 class BadInput(Exception):

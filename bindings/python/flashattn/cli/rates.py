@@ -27,7 +27,7 @@ def work(dtype: DType, seqlen: int, args: argparse.Namespace) -> float:
     return _bytes_read(dtype, seqlen, args) if is_decode(args) else problem.operations(seqlen, args)
 
 
-def _bytes_read(dtype: DType, seqlen: int, args: argparse.Namespace) -> int:
+def _bytes_read(dtype: DType, seqlen: int, args: argparse.Namespace) -> float:
     """K and V, once; with a window or chunks, of the keys that some query sees."""
     keys = seqlen - args.leftpad_k
     first_query, left, chunk = keys - args.seqlen_q, args.window[0], args.attention_chunk
