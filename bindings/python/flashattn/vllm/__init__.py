@@ -1,0 +1,37 @@
+"""This package computes the attention of vLLM by libflashattn, as an attention backend of vLLM's
+own registry. vLLM finds register() by an entry point of the wheel, in each of its processes.
+
+    FLASHATTN_VLLM=1 vllm serve MODEL                  on the CPU
+    vllm serve MODEL --attention-backend CUSTOM        on a GPU
+
+On the CPU vLLM has one backend, which takes the place of what was asked for: there the variable
+says whether this one replaces it. docs/guides/vllm.md says which models are served, and what is
+refused. Importing this package imports neither torch nor vLLM.
+"""
+
+from __future__ import annotations
+
+import os
+
+VARIABLE = "FLASHATTN_VLLM"
+BACKEND = "flashattn.vllm._backend.FlashAttnBackend"
+
+
+def is_wanted_on_cpu() -> bool:
+    """Says whether FLASHATTN_VLLM is 1. Raises ValueError unless it is 0 or 1, or not set."""
+    value = os.environ.get(VARIABLE, "")
+    if value not in ("", "0", "1"):
+        raise ValueError(f"{VARIABLE} is {value!r}: not 0 or 1")
+    return value == "1"
+
+
+def register() -> None:
+    """Puts the backend into vLLM's registry: on the CPU as CPU_ATTN where FLASHATTN_VLLM is 1, on
+    CUDA devices as CUSTOM. Elsewhere, and in a second call, it changes nothing.
+
+    Raises ImportError without vLLM, or with one whose registry or backends are not those that are
+    known here, and ValueError (FLASHATTN_VLLM).
+    """
+    from . import _registry
+
+    _registry.register(is_wanted_on_cpu())

@@ -1,0 +1,280 @@
+"""This module has the backend as vLLM knows one: what it serves, the metadata of a batch, and the
+calls of a layer. It is imported by vLLM, which looks it up by its name.
+
+A layer makes two calls: flash_kv_append writes new tokens of K and V to their slots, and
+flash_attn_varlen_func reads the cache by vLLM's block table. Lengths, tables and slots are vLLM's
+own tensors, read on the device, so that a step that was captured in a CUDA graph serves other
+lengths when it is replayed: the kernel and its workspace, which is of the graph's pool, are those
+of the bounds that vLLM gave when it captured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from vllm import envs
+from vllm.platforms import current_platform
+from vllm.v1.attention.backend import (
+    AttentionBackend,
+    AttentionCGSupport,
+    AttentionImpl,
+    AttentionMetadataBuilder,
+    AttentionType,
+    MultipleOf,
+)
+
+from ..torch_ops import flash_attn_varlen_func, flash_kv_append
+
+PLAIN_CACHES = ("auto", "float16", "bfloat16")
+E4M3_CACHES = ("fp8", "fp8_e4m3")
+MOST_D_HEAD_ON_CUDA = 256
+WITHOUT_CACHE = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
+
+
+class FlashAttnBackend(AttentionBackend):
+    """Says what the library serves; vLLM refuses other models before it starts, by these."""
+
+    accept_output_buffer = True
+    forward_includes_kv_cache_update = False
+    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]
+    supported_kv_cache_dtypes: ClassVar[list[str]] = [*PLAIN_CACHES, *E4M3_CACHES]
+
+    @staticmethod
+    def get_name() -> str:
+        return "CPU_ATTN" if current_platform.is_cpu() else "CUSTOM"
+
+    @staticmethod
+    def get_impl_cls() -> type[FlashAttnImpl]:
+        return FlashAttnImpl
+
+    @staticmethod
+    def get_builder_cls() -> type[FlashAttnMetadataBuilder]:
+        return FlashAttnMetadataBuilder
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[Any]:
+        return [MultipleOf(1)]
+
+    @classmethod
+    def supports_dtype(cls, dtype: torch.dtype) -> bool:
+        """CUDA kernels have no cache of fp32."""
+        return dtype in cls.supported_dtypes or (
+            dtype == torch.float32 and current_platform.is_cpu()
+        )
+
+    @classmethod
+    def supports_head_size(cls, head_size: int) -> bool:
+        return current_platform.is_cpu() or head_size <= MOST_D_HEAD_ON_CUDA
+
+    @classmethod
+    def supports_non_causal(cls) -> bool:
+        return True
+
+    @classmethod
+    def supports_sliding_window(cls) -> bool:
+        return True
+
+    @classmethod
+    def supports_sink(cls) -> bool:
+        return True
+
+    @classmethod
+    def supports_batch_invariance(cls) -> bool:
+        return True
+
+    @classmethod
+    def supports_kv_connector(cls) -> bool:
+        """On the CPU connectors know how vLLM's own backend orders K and V within a block, which
+        this one does not follow."""
+        return not current_platform.is_cpu()
+
+    @classmethod
+    def supports_attn_type(cls, attn_type: str) -> bool:
+        return attn_type in (AttentionType.DECODER, *WITHOUT_CACHE)
+
+
+@dataclass
+class FlashAttnMetadata:
+    """Tensors of a batch, on its device, and bounds of its lengths."""
+
+    num_actual_tokens: int
+    query_start_loc: Tensor  # int32 [requests + 1]
+    max_query_len: int
+    seq_lens: Tensor  # int32 [requests]
+    max_seq_len: int
+    block_table: Tensor  # int32 [requests, blocks]
+    slot_mapping: Tensor  # int64 [tokens]
+    causal: bool
+
+
+class FlashAttnMetadataBuilder(AttentionMetadataBuilder):
+    """Takes from vLLM's metadata of a batch what the calls need, without a copy."""
+
+    _cudagraph_support = AttentionCGSupport.ALWAYS
+
+    def __init__(
+        self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device
+    ) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+
+    def build(
+        self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
+    ) -> FlashAttnMetadata:
+        common = common_attn_metadata
+        if isinstance(common.causal, Tensor):
+            raise NotImplementedError(
+                "causal is a tensor, of each request its own: libflashattn has one causal order "
+                "for a call"
+            )
+        return FlashAttnMetadata(
+            num_actual_tokens=common.num_actual_tokens,
+            query_start_loc=common.query_start_loc,
+            max_query_len=common.max_query_len,
+            seq_lens=common.seq_lens,
+            max_seq_len=common.max_seq_len,
+            block_table=common.block_table_tensor,
+            slot_mapping=common.slot_mapping,
+            causal=common.causal,
+        )
+
+
+class FlashAttnImpl(AttentionImpl):
+    """Computes the attention of a layer."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int | None = None,
+        alibi_slopes: list[float] | None = None,
+        sliding_window: int | None = None,
+        kv_cache_dtype: str = "auto",
+        logits_soft_cap: float | None = None,
+        attn_type: str = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None,
+        sinks: Tensor | None = None,
+    ) -> None:
+        if attn_type not in (AttentionType.DECODER, *WITHOUT_CACHE):
+            kind = AttentionType(attn_type).value
+            raise NotImplementedError(f"attention of type {kind} is not served")
+        if kv_cache_dtype not in (*PLAIN_CACHES, *E4M3_CACHES):
+            raise NotImplementedError(f"a cache of {kv_cache_dtype} is not served")
+        if sinks is not None and sinks.shape != (num_heads,):
+            raise ValueError(f"sinks have shape {tuple(sinks.shape)}, not ({num_heads},)")
+        self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads or num_heads
+        self.head_size = head_size
+        self.kv_cache_dtype = kv_cache_dtype
+        self.attn_type = attn_type
+        self.kv_sharing_target_layer_name = kv_sharing_target_layer_name
+        self.sliding_window = sliding_window
+        self.sinks = sinks
+        self.alibi_slopes = None
+        if alibi_slopes is not None:
+            self.alibi_slopes = torch.tensor(alibi_slopes, dtype=torch.float32)
+        self.options = {
+            "softmax_scale": float(scale),
+            "softcap": float(logits_soft_cap or 0.0),
+            "batch_invariant": bool(getattr(envs, "VLLM_BATCH_INVARIANT", False)),
+        }
+
+    def forward(
+        self,
+        layer: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv_cache: Tensor,
+        attn_metadata: FlashAttnMetadata | None,
+        output: Tensor,
+        output_scale: Tensor | None = None,
+        output_block_scale: Tensor | None = None,
+    ) -> Tensor:
+        """Writes O into output and returns it. query and output: [tokens, num_heads * head_size] or
+        [tokens, num_heads, head_size]; tokens beyond the batch's are padding. Without metadata vLLM
+        measures its memory, and O is 0."""
+        if output_scale is not None or output_block_scale is not None:
+            raise NotImplementedError("output is to be quantised: O is not rounded to FP8 here")
+        if attn_metadata is None:
+            return output.zero_()
+        n = attn_metadata.num_actual_tokens
+        flash_attn_varlen_func(
+            self._rows(query, n, self.num_heads),
+            *self._keys(layer, key, value, kv_cache, n),
+            cu_seqlens_q=attn_metadata.query_start_loc,
+            max_seqlen_q=attn_metadata.max_query_len,
+            causal=attn_metadata.causal,
+            window_size=self._window(attn_metadata.causal),
+            sinks=self.sinks,
+            alibi_slopes=self._slopes(query.device),
+            out=self._rows(output, n, self.num_heads),
+            **self._lengths(layer, attn_metadata),
+            **self.options,
+        )
+        return output
+
+    def do_kv_cache_update(
+        self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
+    ) -> None:
+        """Writes the tokens of the batch to their slots. A slot below 0 is padding."""
+        if self.attn_type in WITHOUT_CACHE:
+            return
+        n = slot_mapping.shape[0]
+        flash_kv_append(
+            self._rows(key, n, self.num_kv_heads),
+            self._rows(value, n, self.num_kv_heads),
+            *self._pages(kv_cache),
+            slot_mapping=slot_mapping,
+            **self._scales(layer),
+        )
+
+    def _rows(self, x: Tensor, n: int, n_heads: int) -> Tensor:
+        return x[:n].view(n, n_heads, self.head_size)
+
+    def _pages(self, kv_cache: Tensor) -> tuple[Tensor, ...]:
+        """Returns K and V [blocks, block_size, num_kv_heads, head_size] of vLLM's cache [blocks,
+        num_kv_heads, block_size, 2 * head_size], whose memory may have any order."""
+        if self.kv_cache_dtype in E4M3_CACHES:
+            kv_cache = kv_cache.view(torch.float8_e4m3fn)
+        return kv_cache.transpose(1, 2).split(self.head_size, -1)
+
+    def _keys(
+        self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor, n: int
+    ) -> tuple[Tensor, ...]:
+        if self.attn_type in WITHOUT_CACHE:
+            return self._rows(key, n, self.num_kv_heads), self._rows(value, n, self.num_kv_heads)
+        return self._pages(kv_cache)
+
+    def _lengths(self, layer: Any, metadata: FlashAttnMetadata) -> dict[str, Any]:
+        """Returns where the keys of each request are. Those of an encoder are its queries'."""
+        if self.attn_type in WITHOUT_CACHE:
+            return {
+                "cu_seqlens_k": metadata.query_start_loc,
+                "max_seqlen_k": metadata.max_query_len,
+            }
+        return {
+            "seqused_k": metadata.seq_lens,
+            "max_seqlen_k": metadata.max_seq_len,
+            "page_table": metadata.block_table,
+            **self._scales(layer),
+        }
+
+    def _scales(self, layer: Any) -> dict[str, float]:
+        if self.kv_cache_dtype not in E4M3_CACHES:
+            return {}
+        return {"k_descale": layer._k_scale_float, "v_descale": layer._v_scale_float}
+
+    def _window(self, causal: bool) -> tuple[int, int]:
+        """vLLM counts the query's own key, and an encoder's window goes to both sides."""
+        if self.sliding_window is None:
+            return -1, -1
+        return self.sliding_window - 1, 0 if causal else self.sliding_window - 1
+
+    def _slopes(self, device: torch.device) -> Tensor | None:
+        if self.alibi_slopes is not None and self.alibi_slopes.device != device:
+            self.alibi_slopes = self.alibi_slopes.to(device)
+        return self.alibi_slopes

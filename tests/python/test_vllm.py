@@ -1,0 +1,317 @@
+"""flashattn.vllm on a stand-in for vLLM: the backend's two calls against the float64 oracle, what
+it takes of vLLM's metadata, and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import flashattn.vllm  # noqa: E402
+from flashattn import oracle  # noqa: E402
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from vllm_stub import AttentionBackendEnum, AttentionType, Common, stub  # noqa: E402
+
+LAYER = SimpleNamespace(_k_scale_float=0.5, _v_scale_float=0.25)
+
+
+@pytest.fixture
+def backend() -> Iterator[ModuleType]:
+    with stub("cpu"):
+        from flashattn.vllm import _backend
+
+        yield _backend
+
+
+@dataclass
+class Batch:
+    """Requests that have `cached` tokens in the cache already, and `new` ones in the step, with
+    room for `padding` tokens behind them."""
+
+    cached: tuple[int, ...]
+    new: tuple[int, ...]
+    block_size: int = 16
+    n_heads: int = 4
+    n_heads_kv: int = 2
+    d_head: int = 32
+    padding: int = 0
+    layout: str = "LBHNC"  # of the cache's memory: blocks, heads, tokens, K and V
+    causal: bool = True
+    dtype: Any = torch.float32
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        random = np.random.default_rng(self.seed)
+        self.lengths = [a + b for a, b in zip(self.cached, self.new)]
+        self.n_tokens = sum(self.new)
+        widest = max(-(-n // self.block_size) for n in self.lengths)
+        self.n_blocks = widest * len(self.new) + 3
+        blocks = random.permutation(self.n_blocks)[: widest * len(self.new)]
+        self.table = torch.tensor(blocks.reshape(len(self.new), widest), dtype=torch.int32)
+        shape = (max(self.lengths), self.n_heads_kv, self.d_head)
+        self.k, self.v = (
+            [
+                torch.tensor(random.standard_normal(shape), dtype=self.dtype)[:n]
+                for n in self.lengths
+            ]
+            for _ in range(2)
+        )
+        shape = (self.n_tokens + self.padding, self.n_heads * self.d_head)
+        self.q = torch.tensor(random.standard_normal(shape), dtype=self.dtype)
+
+    def slots(self, b: int, begin: int, end: int) -> list[int]:
+        size = self.block_size
+        return [int(self.table[b, i // size]) * size + i % size for i in range(begin, end)]
+
+    def cache(self, dtype: Any = None) -> Any:
+        """Returns an empty cache [blocks, heads, tokens, 2 * d_head] with its memory in the order
+        of the layout."""
+        axes = {"B": 0, "H": 1, "N": 2, "C": 3}
+        sizes = (self.n_blocks, self.n_heads_kv, self.block_size, 2 * self.d_head)
+        order = [axes[c] for c in self.layout[1:]]
+        memory = torch.zeros([sizes[a] for a in order], dtype=dtype or self.dtype)
+        return memory.permute(*np.argsort(order).tolist())
+
+    def common(self) -> Common:
+        starts = np.concatenate([[0], np.cumsum(self.new)])
+        slots = [
+            s
+            for b, (c, n) in enumerate(zip(self.cached, self.new))
+            for s in self.slots(b, c, c + n)
+        ]
+        return Common(
+            query_start_loc=torch.tensor(starts, dtype=torch.int32),
+            seq_lens=torch.tensor(self.lengths, dtype=torch.int32),
+            num_actual_tokens=self.n_tokens,
+            max_query_len=max(self.new),
+            max_seq_len=max(self.lengths) + 5,  # a bound
+            block_table_tensor=self.table,
+            slot_mapping=torch.tensor(slots + [-1] * self.padding, dtype=torch.int64),
+            causal=self.causal,
+        )
+
+    def new_tokens(self, of: list[Any], begin: bool) -> Any:
+        """Returns the tokens that are in the cache already, or those of the step."""
+        parts = [x[:c] if begin else x[c:] for x, c in zip(of, self.cached)]
+        padding = torch.full((0 if begin else self.padding, *of[0].shape[1:]), float("nan"))
+        return torch.cat([*parts, padding.to(self.dtype)])
+
+    def expected(
+        self, keys: tuple[list[Any], list[Any]] | None = None, **options: Any
+    ) -> np.ndarray:
+        """Returns O [tokens, n_heads, d_head] in float64."""
+        k, v = keys or (self.k, self.v)
+        begin, found = 0, []
+        for b, n in enumerate(self.new):
+            q = self.q[begin : begin + n].view(1, n, self.n_heads, self.d_head)
+            arrays = [x.double().numpy() for x in (q, k[b][None], v[b][None])]
+            found.append(oracle.attention(*arrays, causal=self.causal, **options)[0][0])
+            begin += n
+        return np.concatenate(found)
+
+
+def _impl(backend: ModuleType, b: Batch, **given: Any) -> Any:
+    return backend.FlashAttnImpl(b.n_heads, b.d_head, b.d_head**-0.5, b.n_heads_kv, **given)
+
+
+def _step(backend: ModuleType, b: Batch, impl: Any, cache: Any) -> np.ndarray:
+    """Fills the cache with what is there already, and computes the step."""
+    before = [s for i, c in enumerate(b.cached) for s in b.slots(i, 0, c)]
+    impl.do_kv_cache_update(
+        LAYER, b.new_tokens(b.k, True), b.new_tokens(b.v, True), cache,
+        torch.tensor(before, dtype=torch.int64),
+    )  # fmt: skip
+    builder = backend.FlashAttnMetadataBuilder(None, [], None, b.q.device)
+    metadata = builder.build(0, b.common())
+    key, value = b.new_tokens(b.k, False), b.new_tokens(b.v, False)
+    impl.do_kv_cache_update(LAYER, key, value, cache, metadata.slot_mapping)
+    output = torch.full_like(b.q, 7.0)
+    assert impl.forward(LAYER, b.q, key, value, cache, metadata, output) is output
+    assert (output[b.n_tokens :] == 7.0).all()
+    return output[: b.n_tokens].view(-1, b.n_heads, b.d_head).double().numpy()
+
+
+def _check(backend: ModuleType, b: Batch, given: dict[str, Any], **options: Any) -> None:
+    found = _step(backend, b, _impl(backend, b, **given), b.cache())
+    tolerance = 1e-5 if b.dtype == torch.float32 else 2e-2
+    np.testing.assert_allclose(found, b.expected(**options), atol=tolerance)
+
+
+BATCHES = {
+    "prompts": Batch((0, 0, 0), (5, 40, 97)),
+    "tokens": Batch((30, 1, 200), (1, 1, 1)),
+    "mixed": Batch((30, 0, 64), (1, 33, 7), padding=5),
+    "drafts": Batch((9, 100), (4, 4), n_heads=8, n_heads_kv=1),
+    "tokens before heads": Batch((20, 0), (3, 50), layout="LBNHC"),
+    "bfloat16": Batch((30, 0), (1, 60), dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("b", BATCHES.values(), ids=BATCHES)
+def test_a_step(backend: ModuleType, b: Batch) -> None:
+    _check(backend, b, {})
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_random_steps(data: st.DataObject) -> None:
+    draw, n = data.draw, data.draw(st.integers(1, 4))
+    heads = draw(st.sampled_from([1, 2, 3]))
+    b = Batch(
+        tuple(draw(st.lists(st.integers(0, 70), min_size=n, max_size=n))),
+        tuple(draw(st.lists(st.integers(1, 40), min_size=n, max_size=n))),
+        block_size=draw(st.sampled_from([1, 16, 19, 128])),
+        n_heads=heads * draw(st.integers(1, 4)),
+        n_heads_kv=heads,
+        d_head=draw(st.sampled_from([8, 40, 64])),
+        padding=draw(st.integers(0, 3)),
+        layout=draw(st.sampled_from(["LBHNC", "LBNHC", "LHBNC"])),
+        causal=draw(st.booleans()),
+        seed=draw(st.integers(0, 2**31)),
+    )
+    window = draw(st.none() | st.integers(1, 60))
+    with stub("cpu"):
+        from flashattn.vllm import _backend
+
+        sides = (-1, -1) if window is None else (window - 1, 0 if b.causal else window - 1)
+        _check(_backend, b, {"sliding_window": window}, window_size=sides)
+
+
+def test_softcap_sinks_and_slopes(backend: ModuleType) -> None:
+    b = BATCHES["mixed"]
+    sinks = torch.tensor([0.5, -1.0, 3.0, 0.0])
+    slopes = [0.5, 0.25, 0.125, 0.0625]
+    given = {"logits_soft_cap": 3.0, "sinks": sinks, "alibi_slopes": slopes}
+    options = {"softcap": 3.0, "sinks": sinks.double().numpy(), "alibi_slopes": np.array(slopes)}
+    _check(backend, b, given, **options)
+
+
+@pytest.mark.parametrize("kind", [AttentionType.ENCODER, AttentionType.ENCODER_ONLY])
+def test_an_encoder_has_no_cache(backend: ModuleType, kind: AttentionType) -> None:
+    b = Batch((0, 0), (30, 7), causal=False)
+    _check(backend, b, {"attn_type": kind})
+    _check(backend, b, {"attn_type": kind, "sliding_window": 5}, window_size=(4, 4))
+
+
+def test_a_cache_of_e4m3_has_scales(backend: ModuleType) -> None:
+    b = BATCHES["mixed"]
+
+    def rounded(x: Any, scale: float) -> Any:
+        return (x / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale
+
+    keys = [rounded(x, 0.5) for x in b.k], [rounded(x, 0.25) for x in b.v]
+    for dtype in (torch.uint8, torch.float8_e4m3fn):
+        impl = _impl(backend, b, kv_cache_dtype="fp8")
+        found = _step(backend, b, impl, b.cache(dtype))
+        np.testing.assert_allclose(found, b.expected(keys), atol=1e-5)
+
+
+def test_a_layer_that_shares_a_cache_reads_what_the_other_wrote(backend: ModuleType) -> None:
+    b = BATCHES["tokens"]
+    cache = b.cache()
+    first = _step(backend, b, _impl(backend, b), cache)
+    impl = _impl(backend, b, kv_sharing_target_layer_name="the first")
+    metadata = backend.FlashAttnMetadataBuilder(None, [], None, b.q.device).build(0, b.common())
+    nothing = torch.full((b.n_tokens, b.n_heads_kv, b.d_head), float("nan"))
+    output = torch.empty_like(b.q)
+    impl.forward(LAYER, b.q, nothing, nothing, cache, metadata, output)
+    assert np.array_equal(output.view(first.shape).double().numpy(), first)
+
+
+def test_without_metadata_o_is_zero(backend: ModuleType) -> None:
+    b = BATCHES["tokens"]
+    output = torch.full_like(b.q, 7.0)
+    impl = _impl(backend, b)
+    found = impl.forward(LAYER, b.q, b.k[0], b.v[0], torch.empty(0), None, output)
+    assert found is output and (output == 0).all()
+
+
+# ---- What is refused ----
+
+
+def test_refusals(backend: ModuleType) -> None:
+    b = BATCHES["tokens"]
+    for options, complaint in (
+        ({"attn_type": AttentionType.ENCODER_DECODER}, "encoder_decoder"),
+        ({"kv_cache_dtype": "fp8_e5m2"}, "a cache of fp8_e5m2 is not served"),
+    ):
+        with pytest.raises(NotImplementedError, match=complaint):
+            _impl(backend, b, **options)
+    with pytest.raises(ValueError, match=r"sinks have shape \(3,\), not \(4,\)"):
+        _impl(backend, b, sinks=torch.zeros(3))
+    common = b.common()
+    common.causal = torch.ones(3, dtype=torch.bool)
+    with pytest.raises(NotImplementedError, match="causal is a tensor"):
+        backend.FlashAttnMetadataBuilder(None, [], None, b.q.device).build(0, common)
+    with pytest.raises(NotImplementedError, match="output is to be quantised"):
+        _impl(backend, b).forward(LAYER, b.q, b.q, b.q, b.q, None, b.q, output_scale=b.q)
+
+
+def test_what_the_backend_says_of_itself() -> None:
+    for kind, name, fp32, wide in (
+        ("cpu", "CPU_ATTN", True, True),
+        ("cuda", "CUSTOM", False, False),
+    ):
+        with stub(kind):
+            from flashattn.vllm._backend import FlashAttnBackend as backend
+
+            assert backend.get_name() == name
+            assert backend.supports_dtype(torch.float32) == fp32
+            assert backend.supports_dtype(torch.bfloat16)
+            assert backend.supports_head_size(512) == wide and backend.supports_head_size(256)
+            assert not backend.supports_attn_type(AttentionType.ENCODER_DECODER)
+            assert "fp8_e5m2" not in backend.supported_kv_cache_dtypes
+            assert backend.supports_kv_connector() == (kind == "cuda")
+
+
+# ---- The registry ----
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "member"),
+    [
+        ("cpu", None, None),
+        ("cpu", "0", None),
+        ("cpu", "1", AttentionBackendEnum.CPU_ATTN),
+        ("cuda", None, AttentionBackendEnum.CUSTOM),
+        ("rocm", "1", None),
+    ],
+)
+def test_registration(
+    kind: str, value: str | None, member: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLASHATTN_VLLM", raising=False)
+    if value is not None:
+        monkeypatch.setenv("FLASHATTN_VLLM", value)
+    with stub(kind) as registered:
+        flashattn.vllm.register()
+        flashattn.vllm.register()
+        assert registered == ({} if member is None else {member: flashattn.vllm.BACKEND})
+
+
+def test_another_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHATTN_VLLM", "yes")
+    with stub("cpu"), pytest.raises(ValueError, match="FLASHATTN_VLLM is 'yes': not 0 or 1"):
+        flashattn.vllm.register()
+
+
+def test_a_vllm_without_the_registry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stub("cpu"):
+        monkeypatch.delitem(sys.modules, "vllm.v1.attention.backends.registry")
+        with pytest.raises(ImportError, match="no registry of attention backends"):
+            flashattn.vllm.register()
+
+
+def test_importing_the_package_imports_neither_torch_nor_vllm() -> None:
+    code = "import sys, flashattn.vllm; print({'torch', 'vllm'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
