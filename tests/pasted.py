@@ -38,7 +38,7 @@ NOT_PASTED = {
     r"(tests|benchmarks)/gpu": "needs a GPU",
     r"\./dev (demo|test|build)": "fresh_machine.sh runs ./dev by itself",
     r"\./dev bench|flashattn bench --runs|examples/chat": "takes minutes of an idle machine",
-    r"examples/engine|(main|check)\.c engine\.c|\./engine |\./check": "examples/tests build and run it",
+    r"examples/engine|main\.c engine\.c|\./engine ": "examples/tests builds and runs it",
     r"pip install transformers": "takes gigabytes",
     r"pip install \. ": "is pip install '.[cli]' with less",
     r"torch_calls\.py|hf_walk\.py": "needs torch, which takes gigabytes",

