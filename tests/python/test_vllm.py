@@ -6,8 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import flashattn.vllm  # noqa: E402
-from flashattn import oracle  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from vllm_stub import AttentionBackendEnum, AttentionType, Common, stub  # noqa: E402
-
-LAYER = SimpleNamespace(_k_scale_float=0.5, _v_scale_float=0.25)
+from vllm_cases import LAYER, Batch, check_step, make_impl, run_step  # noqa: E402
+from vllm_stub import AttentionBackendEnum, AttentionType, stub  # noqa: E402
 
 
 @pytest.fixture
@@ -30,120 +27,6 @@ def backend() -> Iterator[ModuleType]:
         from flashattn.vllm import _backend
 
         yield _backend
-
-
-@dataclass
-class Batch:
-    """Requests that have `cached` tokens in the cache already, and `new` ones in the step, with
-    room for `padding` tokens behind them."""
-
-    cached: tuple[int, ...]
-    new: tuple[int, ...]
-    block_size: int = 16
-    n_heads: int = 4
-    n_heads_kv: int = 2
-    d_head: int = 32
-    padding: int = 0
-    layout: str = "LBHNC"  # of the cache's memory: blocks, heads, tokens, K and V
-    causal: bool = True
-    dtype: Any = torch.float32
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        random = np.random.default_rng(self.seed)
-        self.lengths = [a + b for a, b in zip(self.cached, self.new)]
-        self.n_tokens = sum(self.new)
-        widest = max(-(-n // self.block_size) for n in self.lengths)
-        self.n_blocks = widest * len(self.new) + 3
-        blocks = random.permutation(self.n_blocks)[: widest * len(self.new)]
-        self.table = torch.tensor(blocks.reshape(len(self.new), widest), dtype=torch.int32)
-        shape = (max(self.lengths), self.n_heads_kv, self.d_head)
-        self.k, self.v = (
-            [
-                torch.tensor(random.standard_normal(shape), dtype=self.dtype)[:n]
-                for n in self.lengths
-            ]
-            for _ in range(2)
-        )
-        shape = (self.n_tokens + self.padding, self.n_heads * self.d_head)
-        self.q = torch.tensor(random.standard_normal(shape), dtype=self.dtype)
-
-    def slots(self, b: int, begin: int, end: int) -> list[int]:
-        size = self.block_size
-        return [int(self.table[b, i // size]) * size + i % size for i in range(begin, end)]
-
-    def cache(self, dtype: Any = None) -> Any:
-        """Returns an empty cache [blocks, heads, tokens, 2 * d_head] with its memory in the order
-        of the layout."""
-        axes = {"B": 0, "H": 1, "N": 2, "C": 3}
-        sizes = (self.n_blocks, self.n_heads_kv, self.block_size, 2 * self.d_head)
-        order = [axes[c] for c in self.layout[1:]]
-        memory = torch.zeros([sizes[a] for a in order], dtype=dtype or self.dtype)
-        return memory.permute(*np.argsort(order).tolist())
-
-    def common(self) -> Common:
-        starts = np.concatenate([[0], np.cumsum(self.new)])
-        slots = [
-            s
-            for b, (c, n) in enumerate(zip(self.cached, self.new))
-            for s in self.slots(b, c, c + n)
-        ]
-        return Common(
-            query_start_loc=torch.tensor(starts, dtype=torch.int32),
-            seq_lens=torch.tensor(self.lengths, dtype=torch.int32),
-            num_actual_tokens=self.n_tokens,
-            max_query_len=max(self.new),
-            max_seq_len=max(self.lengths) + 5,  # a bound
-            block_table_tensor=self.table,
-            slot_mapping=torch.tensor(slots + [-1] * self.padding, dtype=torch.int64),
-            causal=self.causal,
-        )
-
-    def new_tokens(self, of: list[Any], begin: bool) -> Any:
-        """Returns the tokens that are in the cache already, or those of the step."""
-        parts = [x[:c] if begin else x[c:] for x, c in zip(of, self.cached)]
-        padding = torch.full((0 if begin else self.padding, *of[0].shape[1:]), float("nan"))
-        return torch.cat([*parts, padding.to(self.dtype)])
-
-    def expected(
-        self, keys: tuple[list[Any], list[Any]] | None = None, **options: Any
-    ) -> np.ndarray:
-        """Returns O [tokens, n_heads, d_head] in float64."""
-        k, v = keys or (self.k, self.v)
-        begin, found = 0, []
-        for b, n in enumerate(self.new):
-            q = self.q[begin : begin + n].view(1, n, self.n_heads, self.d_head)
-            arrays = [x.double().numpy() for x in (q, k[b][None], v[b][None])]
-            found.append(oracle.attention(*arrays, causal=self.causal, **options)[0][0])
-            begin += n
-        return np.concatenate(found)
-
-
-def _impl(backend: ModuleType, b: Batch, **given: Any) -> Any:
-    return backend.FlashAttnImpl(b.n_heads, b.d_head, b.d_head**-0.5, b.n_heads_kv, **given)
-
-
-def _step(backend: ModuleType, b: Batch, impl: Any, cache: Any) -> np.ndarray:
-    """Fills the cache with what is there already, and computes the step."""
-    before = [s for i, c in enumerate(b.cached) for s in b.slots(i, 0, c)]
-    impl.do_kv_cache_update(
-        LAYER, b.new_tokens(b.k, True), b.new_tokens(b.v, True), cache,
-        torch.tensor(before, dtype=torch.int64),
-    )  # fmt: skip
-    builder = backend.FlashAttnMetadataBuilder(None, [], None, b.q.device)
-    metadata = builder.build(0, b.common())
-    key, value = b.new_tokens(b.k, False), b.new_tokens(b.v, False)
-    impl.do_kv_cache_update(LAYER, key, value, cache, metadata.slot_mapping)
-    output = torch.full_like(b.q, 7.0)
-    assert impl.forward(LAYER, b.q, key, value, cache, metadata, output) is output
-    assert (output[b.n_tokens :] == 7.0).all()
-    return output[: b.n_tokens].view(-1, b.n_heads, b.d_head).double().numpy()
-
-
-def _check(backend: ModuleType, b: Batch, given: dict[str, Any], **options: Any) -> None:
-    found = _step(backend, b, _impl(backend, b, **given), b.cache())
-    tolerance = 1e-5 if b.dtype == torch.float32 else 2e-2
-    np.testing.assert_allclose(found, b.expected(**options), atol=tolerance)
 
 
 BATCHES = {
@@ -158,7 +41,7 @@ BATCHES = {
 
 @pytest.mark.parametrize("b", BATCHES.values(), ids=BATCHES)
 def test_a_step(backend: ModuleType, b: Batch) -> None:
-    _check(backend, b, {})
+    check_step(backend, b, {})
 
 
 @settings(max_examples=40, deadline=None)
@@ -183,7 +66,7 @@ def test_random_steps(data: st.DataObject) -> None:
         from flashattn.vllm import _backend
 
         sides = (-1, -1) if window is None else (window - 1, 0 if b.causal else window - 1)
-        _check(_backend, b, {"sliding_window": window}, window_size=sides)
+        check_step(_backend, b, {"sliding_window": window}, window_size=sides)
 
 
 def test_softcap_sinks_and_slopes(backend: ModuleType) -> None:
@@ -192,14 +75,14 @@ def test_softcap_sinks_and_slopes(backend: ModuleType) -> None:
     slopes = [0.5, 0.25, 0.125, 0.0625]
     given = {"logits_soft_cap": 3.0, "sinks": sinks, "alibi_slopes": slopes}
     options = {"softcap": 3.0, "sinks": sinks.double().numpy(), "alibi_slopes": np.array(slopes)}
-    _check(backend, b, given, **options)
+    check_step(backend, b, given, **options)
 
 
 @pytest.mark.parametrize("kind", [AttentionType.ENCODER, AttentionType.ENCODER_ONLY])
 def test_an_encoder_has_no_cache(backend: ModuleType, kind: AttentionType) -> None:
     b = Batch((0, 0), (30, 7), causal=False)
-    _check(backend, b, {"attn_type": kind})
-    _check(backend, b, {"attn_type": kind, "sliding_window": 5}, window_size=(4, 4))
+    check_step(backend, b, {"attn_type": kind})
+    check_step(backend, b, {"attn_type": kind, "sliding_window": 5}, window_size=(4, 4))
 
 
 def test_a_cache_of_e4m3_has_scales(backend: ModuleType) -> None:
@@ -210,16 +93,16 @@ def test_a_cache_of_e4m3_has_scales(backend: ModuleType) -> None:
 
     keys = [rounded(x, 0.5) for x in b.k], [rounded(x, 0.25) for x in b.v]
     for dtype in (torch.uint8, torch.float8_e4m3fn):
-        impl = _impl(backend, b, kv_cache_dtype="fp8")
-        found = _step(backend, b, impl, b.cache(dtype))
+        impl = make_impl(backend, b, kv_cache_dtype="fp8")
+        found = run_step(backend, b, impl, b.cache(dtype))
         np.testing.assert_allclose(found, b.expected(keys), atol=1e-5)
 
 
 def test_a_layer_that_shares_a_cache_reads_what_the_other_wrote(backend: ModuleType) -> None:
     b = BATCHES["tokens"]
     cache = b.cache()
-    first = _step(backend, b, _impl(backend, b), cache)
-    impl = _impl(backend, b, kv_sharing_target_layer_name="the first")
+    first = run_step(backend, b, make_impl(backend, b), cache)
+    impl = make_impl(backend, b, kv_sharing_target_layer_name="the first")
     metadata = backend.FlashAttnMetadataBuilder(None, [], None, b.q.device).build(0, b.common())
     nothing = torch.full((b.n_tokens, b.n_heads_kv, b.d_head), float("nan"))
     output = torch.empty_like(b.q)
@@ -230,7 +113,7 @@ def test_a_layer_that_shares_a_cache_reads_what_the_other_wrote(backend: ModuleT
 def test_without_metadata_o_is_zero(backend: ModuleType) -> None:
     b = BATCHES["tokens"]
     output = torch.full_like(b.q, 7.0)
-    impl = _impl(backend, b)
+    impl = make_impl(backend, b)
     found = impl.forward(LAYER, b.q, b.k[0], b.v[0], torch.empty(0), None, output)
     assert found is output and (output == 0).all()
 
@@ -245,15 +128,15 @@ def test_refusals(backend: ModuleType) -> None:
         ({"kv_cache_dtype": "fp8_e5m2"}, "a cache of fp8_e5m2 is not served"),
     ):
         with pytest.raises(NotImplementedError, match=complaint):
-            _impl(backend, b, **options)
+            make_impl(backend, b, **options)
     with pytest.raises(ValueError, match=r"sinks have shape \(3,\), not \(4,\)"):
-        _impl(backend, b, sinks=torch.zeros(3))
+        make_impl(backend, b, sinks=torch.zeros(3))
     common = b.common()
     common.causal = torch.ones(3, dtype=torch.bool)
     with pytest.raises(NotImplementedError, match="causal is a tensor"):
         backend.FlashAttnMetadataBuilder(None, [], None, b.q.device).build(0, common)
     with pytest.raises(NotImplementedError, match="output is to be quantised"):
-        _impl(backend, b).forward(LAYER, b.q, b.q, b.q, b.q, None, b.q, output_scale=b.q)
+        make_impl(backend, b).forward(LAYER, b.q, b.q, b.q, b.q, None, b.q, output_scale=b.q)
 
 
 def test_what_the_backend_says_of_itself() -> None:

@@ -1,0 +1,106 @@
+"""flashattn.vllm on a CUDA device, on a stand-in for vLLM: steps against the float64 oracle, and a
+step that was captured in a CUDA graph and serves other lengths when it is replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from vllm_cases import LAYER, Batch, check_step, make_impl, run_step
+from vllm_stub import stub
+
+
+@pytest.fixture
+def backend() -> Iterator[ModuleType]:
+    with stub("cuda"), torch.device("cuda"):
+        from flashattn.vllm import _backend
+
+        yield _backend
+
+
+STEPS = {
+    "prompts": ((0, 0, 0), (5, 40, 97), {}),
+    "tokens": ((30, 1, 2000), (1, 1, 1), {}),
+    "mixed": ((30, 0, 640), (1, 133, 7), {"padding": 5}),
+    "drafts": ((9, 1000), (4, 4), {"n_heads": 8, "n_heads_kv": 1}),
+    "tokens before heads": ((20, 0), (3, 150), {"layout": "LBNHC"}),
+    "large blocks": ((2000, 100), (1, 1), {"block_size": 128}),
+}
+every_step = pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+
+
+@every_step
+@pytest.mark.parametrize("d_head", [64, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_step(backend: ModuleType, dtype: torch.dtype, d_head: int, step: tuple) -> None:
+    cached, new, options = step
+    b = Batch(cached, new, d_head=d_head, dtype=dtype, **options)
+    check_step(backend, b, {})
+    check_step(backend, b, {"sliding_window": 40}, window_size=(39, 0))
+
+
+@every_step
+def test_softcap_sinks_and_slopes(backend: ModuleType, step: tuple) -> None:
+    cached, new, options = step
+    b = Batch(cached, new, d_head=128, dtype=torch.bfloat16, **options)
+    sinks = torch.linspace(-1, 2, b.n_heads)
+    slopes = [2.0**-i for i in range(1, b.n_heads + 1)]
+    given = {"logits_soft_cap": 3.0, "sinks": sinks, "alibi_slopes": slopes}
+    expected = {"sinks": sinks.double().cpu().numpy(), "alibi_slopes": np.array(slopes)}
+    check_step(backend, b, given, softcap=3.0, **expected)
+
+
+@every_step
+def test_a_cache_of_e4m3(backend: ModuleType, step: tuple) -> None:
+    cached, new, options = step
+    b = Batch(cached, new, d_head=128, dtype=torch.bfloat16, **options)
+
+    def rounded(x: torch.Tensor, scale: float) -> torch.Tensor:
+        return (x / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale
+
+    keys = [rounded(x, 0.5) for x in b.k], [rounded(x, 0.25) for x in b.v]
+    impl = make_impl(backend, b, kv_cache_dtype="fp8_e4m3")
+    found = run_step(backend, b, impl, b.cache(torch.uint8))
+    np.testing.assert_allclose(found, b.expected(keys), atol=3e-2)
+
+
+@pytest.mark.parametrize("new", [(1, 1, 1, 1), (4, 4, 4, 4), (1, 60, 3, 1)])
+def test_a_captured_step_serves_other_lengths(backend: ModuleType, new: tuple[int, ...]) -> None:
+    """vLLM captures with its largest lengths, and writes others into the same tensors."""
+    size = {"d_head": 128, "n_heads": 8, "dtype": torch.bfloat16}
+    largest = Batch((3000,) * 4, new, **size)
+    impl, cache, common = make_impl(backend, largest), largest.cache(), largest.common()
+    key, value = largest.new_tokens(largest.k, False), largest.new_tokens(largest.v, False)
+    output = torch.empty_like(largest.q)
+
+    def step() -> None:
+        metadata = backend.FlashAttnMetadataBuilder(None, [], None, output.device).build(0, common)
+        impl.do_kv_cache_update(LAYER, key, value, cache, metadata.slot_mapping)
+        impl.forward(LAYER, largest.q, key, value, cache, metadata, output)
+
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    for seed, cached in enumerate(((3000, 7, 0, 500), (0, 0, 0, 0), (1, 2999, 64, 2000))):
+        b = Batch(cached, new, seed=seed, **size)
+        table = torch.zeros_like(common.block_table_tensor)
+        table[:, : b.table.shape[1]] = b.table
+        other = b.common()
+        for name in ("query_start_loc", "seq_lens", "slot_mapping"):
+            getattr(common, name).copy_(getattr(other, name))
+        common.block_table_tensor.copy_(table)
+        for to, of in ((key, b.k), (value, b.v)):
+            to.copy_(b.new_tokens(of, False))
+        largest.q.copy_(b.q)
+        before = [s for i, c in enumerate(cached) for s in b.slots(i, 0, c)]
+        impl.do_kv_cache_update(
+            LAYER, b.new_tokens(b.k, True), b.new_tokens(b.v, True), cache,
+            torch.tensor(before, dtype=torch.int64),
+        )  # fmt: skip
+        graph.replay()
+        found = output.view(-1, b.n_heads, b.d_head).double().cpu().numpy()
+        np.testing.assert_allclose(found, b.expected(), atol=2e-2)
