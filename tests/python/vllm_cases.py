@@ -1,5 +1,5 @@
-"""Steps of vLLM for tests of flashattn.vllm: requests whose tokens are in a cache already or come in
-the step, computed by the backend on a stand-in for vLLM, and by the float64 oracle."""
+"""Steps of vLLM for tests of flashattn.vllm: requests whose tokens are in a cache already or come
+in the step, computed by the backend on a stand-in for vLLM, and by the float64 oracle."""
 
 from __future__ import annotations
 
