@@ -188,9 +188,21 @@ def test_another_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_vllm_without_the_registry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHATTN_VLLM", "1")
     with stub("cpu"):
         monkeypatch.delitem(sys.modules, "vllm.v1.attention.backends.registry")
         with pytest.raises(ImportError, match="no registry of attention backends"):
+            flashattn.vllm.register()
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_a_vllm_without_the_registry_starts_where_nothing_was_asked(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLASHATTN_VLLM", raising=False)
+    with stub(kind):
+        monkeypatch.delitem(sys.modules, "vllm.v1.attention.backends.registry")
+        with pytest.warns(RuntimeWarning, match="no registry of attention backends"):
             flashattn.vllm.register()
 
 

@@ -12,6 +12,7 @@ refused. Importing this package imports neither torch nor vLLM.
 from __future__ import annotations
 
 import os
+import warnings
 
 VARIABLE = "FLASHATTN_VLLM"
 BACKEND = "flashattn.vllm._backend.FlashAttnBackend"
@@ -29,9 +30,16 @@ def register() -> None:
     """Puts the backend into vLLM's registry: on the CPU as CPU_ATTN where FLASHATTN_VLLM is 1, on
     CUDA devices as CUSTOM. Elsewhere, and in a second call, it changes nothing.
 
-    Raises ImportError without vLLM, or with one whose registry or backends are not those that are
-    known here, and ValueError (FLASHATTN_VLLM).
+    vLLM calls this wherever the wheel is installed, and an exception ends vLLM. So a vLLM whose
+    registry or backends are not known here gets a warning that says why, and raises ImportError
+    only where FLASHATTN_VLLM is 1. Raises ValueError for another value of FLASHATTN_VLLM.
     """
     from . import _registry
 
-    _registry.register(is_wanted_on_cpu())
+    wanted = is_wanted_on_cpu()
+    try:
+        _registry.register(wanted)
+    except ImportError as error:
+        if wanted:
+            raise
+        warnings.warn(f"flashattn is not a backend here: {error}", RuntimeWarning, stacklevel=2)
