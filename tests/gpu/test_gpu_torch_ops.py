@@ -57,8 +57,10 @@ def _options(p: AttentionProblem, package: Any) -> dict[str, Any]:
 
 def _call(package: Any, tensors: list[torch.Tensor], options: dict[str, Any]) -> Any:
     is_ragged = any(name.startswith("cu_seqlens") for name in options)
-    name = "flash_attn_varlen_func" if is_ragged else "flash_attn_func"
-    return getattr(package, name)(*tensors, **options)
+    if not is_ragged:
+        return package.flash_attn_func(*tensors, **options)
+    options = {"cu_seqlens_q": None, "max_seqlen_q": None, **options}
+    return package.flash_attn_varlen_func(*tensors, **options)
 
 
 def _by(way: str, tensors: list[torch.Tensor], options: dict[str, Any]) -> Any:
