@@ -6,7 +6,7 @@
 #include "call.h"
 #include "fit.h"
 
-// Of ggml: the context of its backend, an internal struct.
+// This header of ggml has the context of its backend, an internal struct.
 #include <common.cuh>
 
 #include <dlfcn.h>

@@ -7,7 +7,7 @@
 
 namespace flashattn_ggml {
 
-/** What can be compared of the ggml that was compiled in and the one that is loaded. */
+/** These facts can be compared between the ggml that was compiled in and the one that is loaded. */
 struct Facts {
     std::string version;     // as "0.25.3"
     int backend_api;         // GGML_BACKEND_API_VERSION
@@ -18,7 +18,7 @@ struct Facts {
 /** Returns why a plug-in that was built for one ggml must not enter another; "": it may. */
 std::string misfit(const Facts &built, const Facts &loaded);
 
-/** The same for libflashattn: versions as flash_version_number() has them. While the ABI version is
+/** Does the same for libflashattn: versions as flash_version_number() has them. While the ABI version is
  * 0, each minor version has an ABI of its own. */
 std::string library_misfit(int built_abi, int built_version, int loaded_abi, int loaded_version);
 

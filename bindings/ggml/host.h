@@ -3,7 +3,7 @@
 
 #include "fit.h"
 
-// Of ggml: its internal headers, without which there is no way in.
+// These are internal headers of ggml, without which there is no way in.
 #include <ggml-backend-impl.h>
 #include <ggml-cpu.h>
 #include <ggml.h>
@@ -39,10 +39,10 @@ std::string find_host(const void *code, Host *host);
 /** Finds the functions of the host's CPU backend. Returns what is missing; "": nothing. */
 std::string find_cpu_backend(Host *host);
 
-/** What can be compared of a host. */
+/** Returns what can be compared of a host. */
 Facts facts_of(const Host &host);
 
-/** The same of the ggml whose headers were compiled in. */
+/** Returns the same of the ggml whose headers were compiled in. */
 Facts built_facts();
 
 } // namespace flashattn_ggml

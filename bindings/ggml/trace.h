@@ -1,4 +1,4 @@
-// What the plug-in says of its work: counts, and with FLASHATTN_TRACE=1 the ops that it leaves to
+// The plug-in says here what it does: counts, and with FLASHATTN_TRACE=1 the ops that it leaves to
 // ggml.
 #pragma once
 

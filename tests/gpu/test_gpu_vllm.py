@@ -69,7 +69,8 @@ def test_a_cache_of_e4m3(backend: ModuleType, step: tuple) -> None:
 
 @pytest.mark.parametrize("new", [(1, 1, 1, 1), (4, 4, 4, 4), (1, 60, 3, 1)])
 def test_a_captured_step_serves_other_lengths(backend: ModuleType, new: tuple[int, ...]) -> None:
-    """vLLM captures with its largest lengths, and writes others into the same tensors."""
+    """vLLM captures with its largest lengths, and writes others into the same tensors: also other
+    numbers of new tokens, which are as many in all."""
     size = {"d_head": 128, "n_heads": 8, "dtype": torch.bfloat16}
     largest = Batch((3000,) * 4, new, **size)
     impl, cache, common = make_impl(backend, largest), largest.cache(), largest.common()
@@ -85,8 +86,9 @@ def test_a_captured_step_serves_other_lengths(backend: ModuleType, new: tuple[in
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    for seed, cached in enumerate(((3000, 7, 0, 500), (0, 0, 0, 0), (1, 2999, 64, 2000))):
-        b = Batch(cached, new, seed=seed, **size)
+    cached_ones = (3000, 7, 0, 500), (0, 0, 0, 0), (1, 2940, 64, 2000)
+    for seed, cached in enumerate(cached_ones):
+        b = Batch(cached, new[seed:] + new[:seed], seed=seed, **size)
         table = torch.zeros_like(common.block_table_tensor)
         table[:, : b.table.shape[1]] = b.table
         other = b.common()
