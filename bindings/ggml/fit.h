@@ -18,8 +18,8 @@ struct Facts {
 /** Returns why a plug-in that was built for one ggml must not enter another; "": it may. */
 std::string misfit(const Facts &built, const Facts &loaded);
 
-/** Does the same for libflashattn: versions as flash_version_number() has them. While the ABI version is
- * 0, each minor version has an ABI of its own. */
+/** Does the same for libflashattn: versions as flash_version_number() has them. While the ABI
+ * version is 0, each minor version has an ABI of its own. */
 std::string library_misfit(int built_abi, int built_version, int loaded_abi, int loaded_version);
 
 } // namespace flashattn_ggml
