@@ -208,7 +208,7 @@ static bool isa_is_hidden(void *argument) {
     return true;
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(EMULATED_AMX)
 /* Makes the system refuse this process the tile registers of AMX. */
 static bool refuse_tiles(void) {
     enum { REQUEST_PERMISSION = 0x1023 }; /* ARCH_REQ_XCOMP_PERM */
