@@ -191,7 +191,8 @@ TEST(whatever_is_read_stays_within_the_pages) {
         }
         int64_t rows64[BATCH];
         for (int b = 0; b < BATCH; b++)
-            rows64[b] = rows[b] + ((int64_t)random_length(&bits) << 32);
+            rows64[b] =
+                (int64_t)((uint64_t)(uint32_t)random_length(&bits) << 32 | (uint32_t)rows[b]);
         for (int is_wide = 0; is_wide < 2; is_wide++) {
             p = copied_pages(NULL, is_wide ? NULL : rows, is_wide ? rows64 : NULL, used);
             assert_null(p.pages.rows64);
