@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -137,6 +137,26 @@ def test_refusals(backend: ModuleType) -> None:
         backend.FlashAttnMetadataBuilder(None, [], None, b.q.device).build(0, common)
     with pytest.raises(NotImplementedError, match="output is to be quantised"):
         make_impl(backend, b).forward(LAYER, b.q, b.q, b.q, b.q, None, b.q, output_scale=b.q)
+
+
+def test_models_that_no_platform_asks_for_are_refused(backend: ModuleType) -> None:
+    """vLLM's CPU platform takes a backend without asking what it serves."""
+    builder = backend.FlashAttnMetadataBuilder
+    plain = SimpleNamespace(kv_transfer_config=None, model_config=None)
+    builder(None, [], plain, torch.device("cpu"))
+    for changed, complaint in (
+        ({"kv_transfer_config": "any"}, "a KV connector is set up"),
+        ({"model_config": SimpleNamespace(is_mm_prefix_lm=True)}, "see each other"),
+    ):
+        with pytest.raises(NotImplementedError, match=complaint):
+            builder(None, [], SimpleNamespace(**{**vars(plain), **changed}), torch.device("cpu"))
+
+
+def test_a_cache_of_another_shape_is_refused(backend: ModuleType) -> None:
+    b = BATCHES["tokens"]
+    for cache in (b.cache().flatten(2), b.cache()[:, :1], b.cache()[..., 1:]):
+        with pytest.raises(NotImplementedError, match="the cache has shape"):
+            run_step(backend, b, make_impl(backend, b), cache)
 
 
 def test_what_the_backend_says_of_itself() -> None:

@@ -110,6 +110,23 @@ class FlashAttnMetadata:
     causal: bool
 
 
+def _refuse_what_no_platform_asks_for(vllm_config: Any) -> None:
+    """On the CPU vLLM does not ask a backend what it serves: a model that this one does not is
+    refused here, before the first step."""
+    if not current_platform.is_cpu():
+        return
+    if getattr(vllm_config, "kv_transfer_config", None) is not None:
+        raise NotImplementedError(
+            "a KV connector is set up: it would move the cache in the order of vLLM's own CPU "
+            "backend, which is not that of flashattn.vllm"
+        )
+    if getattr(getattr(vllm_config, "model_config", None), "is_mm_prefix_lm", False):
+        raise NotImplementedError(
+            "the model is a prefix LM, whose images see each other in both directions: "
+            "flashattn.vllm does not serve that"
+        )
+
+
 class FlashAttnMetadataBuilder(AttentionMetadataBuilder):
     """Takes from vLLM's metadata of a batch what the calls need, without a copy."""
 
@@ -119,6 +136,7 @@ class FlashAttnMetadataBuilder(AttentionMetadataBuilder):
         self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device
     ) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        _refuse_what_no_platform_asks_for(vllm_config)
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
@@ -238,6 +256,12 @@ class FlashAttnImpl(AttentionImpl):
     def _pages(self, kv_cache: Tensor) -> tuple[Tensor, ...]:
         """Returns K and V [blocks, block_size, num_kv_heads, head_size] of vLLM's cache [blocks,
         num_kv_heads, block_size, 2 * head_size], whose memory may have any order."""
+        shape = (kv_cache.shape[1], kv_cache.shape[-1])
+        if kv_cache.dim() != 4 or shape != (self.num_kv_heads, 2 * self.head_size):
+            raise NotImplementedError(
+                f"the cache has shape {tuple(kv_cache.shape)}, not [blocks, {self.num_kv_heads}, "
+                f"tokens, {2 * self.head_size}], which vLLM 0.32 and 0.33 have"
+            )
         if self.kv_cache_dtype in E4M3_CACHES:
             kv_cache = kv_cache.view(torch.float8_e4m3fn)
         return kv_cache.transpose(1, 2).split(self.head_size, -1)
