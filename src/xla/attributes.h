@@ -8,8 +8,8 @@
 
 #include <xla/ffi/api/c_api.h>
 
-/* What flash_forward_args_t and flash_mask_t have under the same name; src/xla/xla_forward.h lists
- * them. An attribute that is not given is 0. */
+/* These attributes are what flash_forward_args_t and flash_mask_t have under the same names;
+ * src/xla/xla_forward.h lists them. One that is not given is 0. */
 typedef struct attributes {
     int64_t attention_chunk;
     int64_t flags;

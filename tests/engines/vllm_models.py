@@ -21,7 +21,7 @@ SIZES = {
     "head_dim": 32,
     "max_position_embeddings": 512,
 }
-# Of each model its configuration's name, and what is its own: windows, softcaps.
+# A model is named by its configuration's class, and has values of its own: windows, softcaps.
 MODELS = {
     "llama": ("Llama", {}),
     "mistral": ("Mistral", {"sliding_window": 16}),

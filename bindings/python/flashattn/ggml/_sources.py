@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from . import _llama_cpp
 
-# Where programs that use ggml have its sources.
+# Programs that use ggml have its sources in one of these places.
 _FOLDERS = ("", "ggml", "vendor/llama.cpp/ggml")
 _MARK = "src/ggml-cpu/traits.h"
 _HEADERS = re.compile(r"CMakeLists\.txt|include/[\w-]+\.h|src/[\w-]+\.h|src/ggml-cpu/[\w-]+\.h")
