@@ -22,6 +22,7 @@ class Expected:
     largest_score: float
     p_dtype: np.dtype
     unit: float = 1.0  # of V
+    score_error: float = 0.0
 
 
 def largest_scale(scales: object) -> float:
@@ -64,6 +65,7 @@ def assert_agrees(o: np.ndarray, lse: np.ndarray, expected: Expected, replay: st
         largest_score=expected.largest_score,
         p_dtype=expected.p_dtype,
         unit=expected.unit,
+        score_error=expected.score_error,
     )
     assert deviation.ok, f"{deviation.failures}; {deviation}; {replay}"
 

@@ -164,6 +164,15 @@ def test_beyond_32_only_the_first_rule_holds() -> None:
     assert "relative" not in _failures(scaled, largest_score=33.0)
 
 
+def test_an_error_of_scores_is_one_of_lse() -> None:
+    def shifted(o, lse) -> None:
+        lse += np.float32(7e-5)
+
+    assert "LSE" in _failures(shifted)
+    assert _failures(shifted, score_error=5e-5) == ""
+    assert "LSE" in _failures(shifted, score_error=1e-5)
+
+
 @pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30], ids=str)
 def test_the_first_rule_is_in_units_of_v(unit: float) -> None:
     def error_of(size: float) -> str:

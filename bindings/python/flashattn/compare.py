@@ -52,12 +52,14 @@ def compare(
     lse: np.ndarray | None = None,
     oracle_lse: np.ndarray | None = None,
     largest_score: float = 0.0,
+    score_error: float = 0.0,
     unit: float = 1.0,
     p_dtype: np.dtype | None = None,
 ) -> Deviation:
     """Measures O (in its own type) and, where given, LSE (float32) against the oracle. naive_o is
-    [n, *O.shape], as oracle.naive() returns it; unit is the scale of V, about its standard
-    deviation; p_dtype is the type that P is rounded to, None: O's.
+    [n, *O.shape], as oracle.naive() returns it; score_error is an absolute error that each score
+    may have beside those of fp32; unit is the scale of V, about its standard deviation; p_dtype is
+    the type that P is rounded to, None: O's.
     """
     result = Deviation()
     dtype = o.dtype
@@ -69,7 +71,7 @@ def compare(
     if largest_score <= _SCORES_WITHIN:
         _check_direction(result, o[finite], oracle_o[finite], dtype, relative_error)
     if lse is not None:
-        _check_lse(result, lse.astype(np.float64), oracle_lse, largest_score)
+        _check_lse(result, lse.astype(np.float64), oracle_lse, largest_score, score_error)
     return result
 
 
@@ -136,7 +138,11 @@ def _check_direction(
 
 
 def _check_lse(
-    result: Deviation, lse: np.ndarray, oracle_lse: np.ndarray | None, largest_score: float
+    result: Deviation,
+    lse: np.ndarray,
+    oracle_lse: np.ndarray | None,
+    largest_score: float,
+    score_error: float,
 ) -> None:
     if oracle_lse is None or lse.shape != oracle_lse.shape:
         result.failures.append(f"LSE: shape {lse.shape}, oracle {np.shape(oracle_lse)}")
@@ -147,6 +153,7 @@ def _check_lse(
     result.lse_error = float(error.max(initial=0))
     # Scores beyond +-32 carry a float32 error in proportion to themselves, whatever their sum.
     allowed = _LSE_ERROR * (1 + np.maximum(np.abs(oracle_lse[finite]), max(largest_score, 32) - 32))
+    allowed += score_error
     if (error > allowed).any():
         worst = int(np.argmax(error - allowed))
         result.failures.append(
