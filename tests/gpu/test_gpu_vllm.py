@@ -9,8 +9,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from vllm_cases import LAYER, Batch, check_step, make_impl, run_step
-from vllm_stub import stub
+from vllm_cases import LAYER, Batch, CrossBatch, check_step, fill, make_impl, run_step
+from vllm_stub import AttentionType, stub
 
 
 @pytest.fixture
@@ -53,6 +53,22 @@ def test_softcap_sinks_and_slopes(backend: ModuleType, step: tuple) -> None:
     check_step(backend, b, given, softcap=3.0, **expected)
 
 
+CROSS_STEPS = {
+    "first": ((70, 33, 500), (4, 1, 9), (True, True, True)),
+    "later": ((70, 33, 500), (1, 1, 1), (False, False, False)),
+    "mixed": ((1500, 33, 500), (1, 40, 1), (False, True, False)),
+    "without an encoder's tokens": ((70, 0), (5, 2), (True, False)),
+}
+
+
+@pytest.mark.parametrize("d_head", [64, 128])
+@pytest.mark.parametrize("step", CROSS_STEPS.values(), ids=CROSS_STEPS)
+def test_a_decoder_sees_its_encoders_tokens(backend: ModuleType, step: tuple, d_head: int) -> None:
+    lengths, new, begins = step
+    b = CrossBatch(lengths, new, begins=begins, d_head=d_head, dtype=torch.bfloat16)
+    check_step(backend, b, {"attn_type": AttentionType.ENCODER_DECODER})
+
+
 @every_step
 def test_a_cache_of_e4m3(backend: ModuleType, step: tuple) -> None:
     cached, new, options = step
@@ -74,7 +90,7 @@ def test_a_captured_step_serves_other_lengths(backend: ModuleType, new: tuple[in
     size = {"d_head": 128, "n_heads": 8, "dtype": torch.bfloat16}
     largest = Batch((3000,) * 4, new, **size)
     impl, cache, common = make_impl(backend, largest), largest.cache(), largest.common()
-    key, value = largest.new_tokens(largest.k, False), largest.new_tokens(largest.v, False)
+    key, value = largest.tokens(largest.k, False), largest.tokens(largest.v, False)
     output = torch.empty_like(largest.q)
 
     def step() -> None:
@@ -96,13 +112,9 @@ def test_a_captured_step_serves_other_lengths(backend: ModuleType, new: tuple[in
             getattr(common, name).copy_(getattr(other, name))
         common.block_table_tensor.copy_(table)
         for to, of in ((key, b.k), (value, b.v)):
-            to.copy_(b.new_tokens(of, False))
+            to.copy_(b.tokens(of, False))
         largest.q.copy_(b.q)
-        before = [s for i, c in enumerate(cached) for s in b.slots(i, 0, c)]
-        impl.do_kv_cache_update(
-            LAYER, b.new_tokens(b.k, True), b.new_tokens(b.v, True), cache,
-            torch.tensor(before, dtype=torch.int64),
-        )  # fmt: skip
+        fill(impl, b, cache)
         graph.replay()
         found = output.view(-1, b.n_heads, b.d_head).double().cpu().numpy()
         np.testing.assert_allclose(found, b.expected(), atol=2e-2)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ torch = pytest.importorskip("torch")
 import flashattn.vllm  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from vllm_cases import LAYER, Batch, check_step, make_impl, run_step  # noqa: E402
+from vllm_cases import LAYER, Batch, CrossBatch, check_step, make_impl, run_step  # noqa: E402
 from vllm_stub import AttentionBackendEnum, AttentionType, stub  # noqa: E402
 
 
@@ -85,6 +86,31 @@ def test_an_encoder_has_no_cache(backend: ModuleType, kind: AttentionType) -> No
     check_step(backend, b, {"attn_type": kind, "sliding_window": 5}, window_size=(4, 4))
 
 
+CROSS = {"attn_type": AttentionType.ENCODER_DECODER}
+CROSS_BATCHES = {
+    "first": CrossBatch((70, 33, 5), (4, 1, 9), begins=(True, True, True)),
+    "later": CrossBatch((70, 33, 5), (1, 1, 1), begins=(False, False, False)),
+    "mixed": CrossBatch((70, 33, 5), (1, 40, 1), begins=(False, True, False), padding=3),
+    "without an encoder's tokens": CrossBatch((70, 0), (5, 2), begins=(True, False)),
+    "none with an encoder's tokens": CrossBatch((0, 0), (5, 2), begins=(False, False)),
+}
+
+
+@pytest.mark.parametrize("b", CROSS_BATCHES.values(), ids=CROSS_BATCHES)
+def test_a_decoder_sees_its_encoders_tokens(backend: ModuleType, b: CrossBatch) -> None:
+    check_step(backend, b, CROSS)
+
+
+def test_what_a_decoder_cannot_ask_of_an_encoder(backend: ModuleType) -> None:
+    b = CROSS_BATCHES["first"]
+    for options in ({"sliding_window": 8}, {"alibi_slopes": [0.5] * b.n_heads}):
+        with pytest.raises(NotImplementedError, match="a sliding window or ALiBi slopes"):
+            make_impl(backend, b, **CROSS, **options)
+    causal = replace(b, causal=True)
+    with pytest.raises(NotImplementedError, match="is to be causal"):
+        check_step(backend, causal, CROSS)
+
+
 def test_a_cache_of_e4m3_has_scales(backend: ModuleType) -> None:
     b = BATCHES["mixed"]
 
@@ -124,7 +150,7 @@ def test_without_metadata_o_is_zero(backend: ModuleType) -> None:
 def test_refusals(backend: ModuleType) -> None:
     b = BATCHES["tokens"]
     for options, complaint in (
-        ({"attn_type": AttentionType.ENCODER_DECODER}, "encoder_decoder"),
+        ({"attn_type": "of another type"}, "attention of type of another type is not served"),
         ({"kv_cache_dtype": "fp8_e5m2"}, "a cache of fp8_e5m2 is not served"),
     ):
         with pytest.raises(NotImplementedError, match=complaint):
@@ -171,7 +197,8 @@ def test_what_the_backend_says_of_itself() -> None:
             assert backend.supports_dtype(torch.float32) == fp32
             assert backend.supports_dtype(torch.bfloat16)
             assert backend.supports_head_size(512) == wide and backend.supports_head_size(256)
-            assert not backend.supports_attn_type(AttentionType.ENCODER_DECODER)
+            assert all(map(backend.supports_attn_type, AttentionType))
+            assert not backend.supports_attn_type("of another type")
             assert "fp8_e5m2" not in backend.supported_kv_cache_dtypes
             assert backend.supports_kv_connector() == (kind == "cuda")
 

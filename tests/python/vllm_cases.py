@@ -34,9 +34,9 @@ class Batch:
 
     def __post_init__(self) -> None:
         random = np.random.default_rng(self.seed)
-        self.lengths = [a + b for a, b in zip(self.cached, self.new)]
+        self.lengths = self.key_lengths()
         self.n_tokens = sum(self.new)
-        widest = max(-(-n // self.block_size) for n in self.lengths)
+        widest = max(-(-max(self.lengths) // self.block_size), 1)
         self.n_blocks = widest * len(self.new) + 3
         blocks = random.permutation(self.n_blocks)[: widest * len(self.new)]
         self.table = torch.tensor(blocks.reshape(len(self.new), widest), dtype=torch.int32)
@@ -51,9 +51,21 @@ class Batch:
         shape = (self.n_tokens + self.padding, self.n_heads * self.d_head)
         self.q = torch.tensor(random.standard_normal(shape), dtype=self.dtype)
 
-    def slots(self, b: int, begin: int, end: int) -> list[int]:
+    def key_lengths(self) -> list[int]:
+        return [a + b for a, b in zip(self.cached, self.new)]
+
+    def parts(self, before: bool) -> list[tuple[int, int]]:
+        """Returns the tokens of each request that are in the cache already, or those of the step,
+        as their begin and end."""
+        return [(0, c) if before else (c, n) for c, n in zip(self.cached, self.lengths)]
+
+    def slots(self, before: bool) -> list[int]:
         size = self.block_size
-        return [int(self.table[b, i // size]) * size + i % size for i in range(begin, end)]
+        return [
+            int(self.table[b, i // size]) * size + i % size
+            for b, part in enumerate(self.parts(before))
+            for i in range(*part)
+        ]
 
     def cache(self, dtype: Any = None) -> Any:
         """Returns an empty cache [blocks, heads, tokens, 2 * d_head] with its memory in the order
@@ -66,11 +78,7 @@ class Batch:
 
     def common(self) -> Common:
         starts = np.concatenate([[0], np.cumsum(self.new)])
-        slots = [
-            s
-            for b, (c, n) in enumerate(zip(self.cached, self.new))
-            for s in self.slots(b, c, c + n)
-        ]
+        slots = self.slots(before=False)
         return Common(
             query_start_loc=torch.tensor(starts, dtype=torch.int32),
             seq_lens=torch.tensor(self.lengths, dtype=torch.int32),
@@ -82,10 +90,10 @@ class Batch:
             causal=self.causal,
         )
 
-    def new_tokens(self, of: list[Any], begin: bool) -> Any:
+    def tokens(self, of: list[Any], before: bool) -> Any:
         """Returns the tokens that are in the cache already, or those of the step."""
-        parts = [x[:c] if begin else x[c:] for x, c in zip(of, self.cached)]
-        padding = torch.full((0 if begin else self.padding, *of[0].shape[1:]), float("nan"))
+        parts = [x[slice(*part)] for x, part in zip(of, self.parts(before))]
+        padding = torch.full((0 if before else self.padding, *of[0].shape[1:]), float("nan"))
         return torch.cat([*parts, padding.to(self.dtype)])
 
     def expected(
@@ -102,21 +110,41 @@ class Batch:
         return np.concatenate(found)
 
 
+@dataclass
+class CrossBatch(Batch):
+    """Requests of a decoder with `new` tokens in the step, which see the `cached` tokens of their
+    encoder; `begins` says of which requests these come in the step, and not before."""
+
+    begins: tuple[bool, ...] = ()
+    causal: bool = False
+
+    def key_lengths(self) -> list[int]:
+        return list(self.cached)
+
+    def parts(self, before: bool) -> list[tuple[int, int]]:
+        return [(0, n if begins != before else 0) for n, begins in zip(self.cached, self.begins)]
+
+
 def make_impl(backend: ModuleType, b: Batch, **given: Any) -> Any:
     return backend.FlashAttnImpl(b.n_heads, b.d_head, b.d_head**-0.5, b.n_heads_kv, **given)
 
 
+def fill(impl: Any, b: Batch, cache: Any) -> None:
+    """Writes the tokens that are in the cache already."""
+    slots = torch.tensor(b.slots(before=True), dtype=torch.int64)
+    impl.do_kv_cache_update(LAYER, b.tokens(b.k, True), b.tokens(b.v, True), cache, slots)
+
+
 def run_step(backend: ModuleType, b: Batch, impl: Any, cache: Any) -> np.ndarray:
-    """Fills the cache with what is there already, and computes the step."""
-    before = [s for i, c in enumerate(b.cached) for s in b.slots(i, 0, c)]
-    impl.do_kv_cache_update(
-        LAYER, b.new_tokens(b.k, True), b.new_tokens(b.v, True), cache,
-        torch.tensor(before, dtype=torch.int64),
-    )  # fmt: skip
+    """Fills the cache with what is there already, and computes the step. Where no token of K and V
+    comes in the step, vLLM gives none."""
+    fill(impl, b, cache)
     builder = backend.FlashAttnMetadataBuilder(None, [], None, b.q.device)
     metadata = builder.build(0, b.common())
-    key, value = b.new_tokens(b.k, False), b.new_tokens(b.v, False)
-    impl.do_kv_cache_update(LAYER, key, value, cache, metadata.slot_mapping)
+    key = value = None
+    if len(metadata.slot_mapping) > 0:
+        key, value = b.tokens(b.k, False), b.tokens(b.v, False)
+        impl.do_kv_cache_update(LAYER, key, value, cache, metadata.slot_mapping)
     output = torch.full_like(b.q, 7.0)
     assert impl.forward(LAYER, b.q, key, value, cache, metadata, output) is output
     assert (output[b.n_tokens :] == 7.0).all()

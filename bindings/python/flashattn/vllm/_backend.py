@@ -32,6 +32,8 @@ PLAIN_CACHES = ("auto", "float16", "bfloat16")
 E4M3_CACHES = ("fp8", "fp8_e4m3")
 MOST_D_HEAD_ON_CUDA = 256
 WITHOUT_CACHE = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
+CROSS = AttentionType.ENCODER_DECODER
+SERVED_TYPES = (AttentionType.DECODER, CROSS, *WITHOUT_CACHE)
 
 
 class FlashAttnBackend(AttentionBackend):
@@ -93,12 +95,14 @@ class FlashAttnBackend(AttentionBackend):
 
     @classmethod
     def supports_attn_type(cls, attn_type: str) -> bool:
-        return attn_type in (AttentionType.DECODER, *WITHOUT_CACHE)
+        return attn_type in SERVED_TYPES
 
 
 @dataclass
 class FlashAttnMetadata:
-    """Tensors of a batch, on its device, and bounds of its lengths."""
+    """Tensors of a batch, on its device, and bounds of its lengths. Where a decoder attends to an
+    encoder, seq_lens, block_table and slot_mapping are of the encoder's tokens, as vLLM puts them
+    there; slots are of those requests alone whose encoder ran in this step."""
 
     num_actual_tokens: int
     query_start_loc: Tensor  # int32 [requests + 1]
@@ -176,9 +180,13 @@ class FlashAttnImpl(AttentionImpl):
         kv_sharing_target_layer_name: str | None = None,
         sinks: Tensor | None = None,
     ) -> None:
-        if attn_type not in (AttentionType.DECODER, *WITHOUT_CACHE):
-            kind = AttentionType(attn_type).value
-            raise NotImplementedError(f"attention of type {kind} is not served")
+        if attn_type not in SERVED_TYPES:
+            raise NotImplementedError(f"attention of type {attn_type} is not served")
+        if attn_type == CROSS and (sliding_window is not None or alibi_slopes is not None):
+            raise NotImplementedError(
+                "attention from a decoder to an encoder has a sliding window or ALiBi slopes: "
+                "its queries have no places among its keys"
+            )
         if kv_cache_dtype not in (*PLAIN_CACHES, *E4M3_CACHES):
             raise NotImplementedError(f"a cache of {kv_cache_dtype} is not served")
         if sinks is not None and sinks.shape != (num_heads,):
@@ -204,8 +212,8 @@ class FlashAttnImpl(AttentionImpl):
         self,
         layer: Any,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
         kv_cache: Tensor,
         attn_metadata: FlashAttnMetadata | None,
         output: Tensor,
@@ -213,12 +221,15 @@ class FlashAttnImpl(AttentionImpl):
         output_block_scale: Tensor | None = None,
     ) -> Tensor:
         """Writes O into output and returns it. query and output: [tokens, num_heads * head_size] or
-        [tokens, num_heads, head_size]; tokens beyond the batch's are padding. Without metadata vLLM
-        measures its memory, and O is 0."""
+        [tokens, num_heads, head_size]; tokens beyond the batch's are padding. Where there is a
+        cache, key and value are not read, and may be None. Without metadata vLLM measures its
+        memory, and O is 0."""
         if output_scale is not None or output_block_scale is not None:
             raise NotImplementedError("output is to be quantised: O is not rounded to FP8 here")
         if attn_metadata is None:
             return output.zero_()
+        if self.attn_type == CROSS and attn_metadata.causal:
+            raise NotImplementedError("attention from a decoder to an encoder is to be causal")
         n = attn_metadata.num_actual_tokens
         flash_attn_varlen_func(
             self._rows(query, n, self.num_heads),
@@ -238,7 +249,7 @@ class FlashAttnImpl(AttentionImpl):
     def do_kv_cache_update(
         self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
     ) -> None:
-        """Writes the tokens of the batch to their slots. A slot below 0 is padding."""
+        """Writes as many tokens as there are slots. A slot below 0 is padding."""
         if self.attn_type in WITHOUT_CACHE:
             return
         n = slot_mapping.shape[0]
@@ -267,7 +278,7 @@ class FlashAttnImpl(AttentionImpl):
         return kv_cache.transpose(1, 2).split(self.head_size, -1)
 
     def _keys(
-        self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor, n: int
+        self, layer: Any, key: Tensor | None, value: Tensor | None, kv_cache: Tensor, n: int
     ) -> tuple[Tensor, ...]:
         if self.attn_type in WITHOUT_CACHE:
             return self._rows(key, n, self.num_kv_heads), self._rows(value, n, self.num_kv_heads)
