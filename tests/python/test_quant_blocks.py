@@ -379,9 +379,7 @@ def test_the_binding_refuses_what_is_no_cache() -> None:
     with pytest.raises(NotImplementedError, match="both are"):
         call(q, k, v.astype(dtype_of("float8_e4m3fn")), kv_dtype=("q8_0", None))
     half = q.astype(np.float16)
-    support = flashattn.query_support(
-        half, k, v, kv_dtype=("q8_0", "q4_0"), out_dtype="bfloat16"
-    )
+    support = flashattn.query_support(half, k, v, kv_dtype=("q8_0", "q4_0"), out_dtype="bfloat16")
     assert not support and "Q8_0 (V Q4_0, Q FP16, O BF16)" in support.reason
 
 
@@ -491,8 +489,8 @@ def test_new_tokens_are_quantised(
         wanted[0] = _turned(k_new, cos[positions], sin[positions], interleaved)
     caches, expected = [], []
     for numbers, dtype in zip(wanted, (k_dtype, v_dtype)):
-        rows = _quantise(numbers, dtype) if dtype in QUANT_BLOCKS else numbers.astype(
-            dtype_of(dtype)
+        rows = (
+            _quantise(numbers, dtype) if dtype in QUANT_BLOCKS else numbers.astype(dtype_of(dtype))
         )
         cache = np.full((6, 16, heads, rows.shape[-1]), 0x5A, np.uint8).astype(rows.dtype)
         expected.append(cache.copy())

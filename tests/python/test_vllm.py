@@ -3,10 +3,11 @@ it takes of vLLM's metadata, and what it refuses."""
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, make_dataclass, replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -16,10 +17,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import flashattn.vllm  # noqa: E402
+from flashattn.vllm import _interface  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from vllm_cases import LAYER, Batch, CrossBatch, check_step, make_impl, run_step  # noqa: E402
-from vllm_stub import AttentionBackendEnum, AttentionType, stub  # noqa: E402
+from vllm_stub import AttentionBackendEnum, AttentionType, Common, stub  # noqa: E402
 
 
 @pytest.fixture
@@ -251,6 +253,73 @@ def test_a_vllm_without_the_registry_starts_where_nothing_was_asked(
         monkeypatch.delitem(sys.modules, "vllm.v1.attention.backends.registry")
         with pytest.warns(RuntimeWarning, match="no registry of attention backends"):
             flashattn.vllm.register()
+
+
+# ---- Another vLLM ----
+
+
+def test_the_backend_has_the_interface_that_is_known(backend: ModuleType) -> None:
+    """A vLLM that had the backend's own classes as base classes would not differ."""
+    for name, arguments in _interface.CALLS.items():
+        of_class, method = name.replace("Attention", "FlashAttn", 1).split(".")
+        own = list(inspect.signature(getattr(getattr(backend, of_class), method)).parameters)
+        assert own[1:][: len(arguments.split())] == arguments.split()
+    assert set(_interface.READ) <= {field.name for field in fields(Common)}
+
+
+def exchange_lengths(self: Any, common_prefix_len: int, fast_build: Any, metadata: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("of_class", "name", "value", "complaint"),
+    [
+        ("AttentionMetadataBuilder", "build", exchange_lengths,
+         r"AttentionMetadataBuilder.build\(\) takes \(common_prefix_len, fast_build, metadata\), "
+         r"not \(common_prefix_len, common_attn_metadata, fast_build\)"),
+        ("AttentionImpl", "forward", None, r"AttentionImpl.forward\(\) takes \(\), not \(layer, "),
+        ("AttentionBackend", "forward_includes_kv_cache_update", None,
+         "AttentionBackend has no forward_includes_kv_cache_update"),
+        ("AttentionLayer", "__annotations__", {}, "AttentionLayer has no _k_scale_float; "),
+    ],
+)  # fmt: skip
+def test_another_interface_is_not_registered(
+    of_class: str, name: str, value: Any, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASHATTN_VLLM", "1")
+    with stub("cpu") as registered:
+        changed = getattr(sys.modules["vllm.v1.attention.backend"], of_class)
+        if value is None:
+            monkeypatch.delattr(changed, name)
+        else:
+            monkeypatch.setattr(changed, name, value)
+        with pytest.raises(ImportError, match=f"has another interface: {complaint}"):
+            flashattn.vllm.register()
+        assert registered == {}
+
+
+def test_fields_that_are_not_read(backend: ModuleType) -> None:
+    common = BATCHES["tokens"].common()
+    builder = backend.FlashAttnMetadataBuilder(None, [], None, torch.device("cpu"))
+    builder.build(0, replace(common, num_reqs=3, _cache=torch.zeros(1)))
+    with pytest.raises(NotImplementedError, match="gives rswa_prefix_lens with a batch: R-SWA"):
+        builder.build(0, replace(common, rswa_prefix_lens=torch.zeros(3)))
+    later = make_dataclass("Later", [("new_mask", Any, None)], bases=(Common,))
+    values = {field.name: getattr(common, field.name) for field in fields(common)}
+    builder.build(0, later(**values))
+    with pytest.raises(NotImplementedError, match="gives new_mask with a batch: not known here"):
+        builder.build(0, later(**values, new_mask=1))
+
+
+def test_a_version_that_was_not_tried_is_named(
+    backend: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = backend.FlashAttnMetadataBuilder
+    for version in ("0.32.0", "0.33.1+cpu"):
+        monkeypatch.setattr(sys.modules["vllm"], "__version__", version)
+        builder(None, [], None, torch.device("cpu"))
+    monkeypatch.setattr(sys.modules["vllm"], "__version__", "0.330.0")
+    with pytest.warns(RuntimeWarning, match=r"tried with vLLM 0.32 and 0.33, and this is 0.330.0"):
+        builder(None, [], None, torch.device("cpu"))
 
 
 def test_importing_the_package_imports_neither_torch_nor_vllm() -> None:

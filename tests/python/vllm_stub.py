@@ -26,11 +26,35 @@ class AttentionCGSupport(Enum):
     NEVER = 0
 
 
+class AttentionBackend:
+    forward_includes_kv_cache_update = True
+
+
+class AttentionLayer:
+    _k_scale_float: float
+    _v_scale_float: float
+
+
+class AttentionImpl:
+    def __init__(
+        self, num_heads, head_size, scale, num_kv_heads=None, alibi_slopes=None,
+        sliding_window=None, kv_cache_dtype="auto", logits_soft_cap=None, attn_type="decoder",
+        kv_sharing_target_layer_name=None,
+    ): ...  # fmt: skip
+
+    def forward(
+        self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None,
+        output_block_scale=None,
+    ): ...  # fmt: skip
+
+
 class AttentionMetadataBuilder:
     def __init__(
         self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device
     ) -> None:
         self.device = device
+
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False): ...
 
 
 class AttentionBackendEnum(Enum):
@@ -58,7 +82,7 @@ class Platform:
 
 @dataclass
 class Common:
-    """What flashattn.vllm reads of CommonAttentionMetadata."""
+    """What flashattn.vllm reads of CommonAttentionMetadata, and some of the rest."""
 
     query_start_loc: torch.Tensor
     seq_lens: torch.Tensor
@@ -68,20 +92,25 @@ class Common:
     block_table_tensor: torch.Tensor
     slot_mapping: torch.Tensor
     causal: bool | torch.Tensor = True
+    num_reqs: int = 0
+    rswa_prefix_lens: torch.Tensor | None = None
+    _cache: torch.Tensor | None = None
 
 
 def _modules(platform: Platform, registered: dict[Any, str]) -> dict[str, ModuleType]:
     contents = {
-        "vllm": {"envs": SimpleNamespace()},
+        "vllm": {"envs": SimpleNamespace(), "__version__": "0.33.0"},
         "vllm.platforms": {"current_platform": platform},
         "vllm.v1": {},
         "vllm.v1.attention": {},
         "vllm.v1.attention.backend": {
-            "AttentionBackend": object,
-            "AttentionImpl": object,
+            "AttentionBackend": AttentionBackend,
+            "AttentionImpl": AttentionImpl,
+            "AttentionLayer": AttentionLayer,
             "AttentionMetadataBuilder": AttentionMetadataBuilder,
             "AttentionCGSupport": AttentionCGSupport,
             "AttentionType": AttentionType,
+            "CommonAttentionMetadata": Common,
             "MultipleOf": MultipleOf,
         },
         "vllm.v1.attention.backends": {},

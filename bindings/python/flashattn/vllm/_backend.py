@@ -27,6 +27,7 @@ from vllm.v1.attention.backend import (
 )
 
 from ..torch_ops import flash_attn_varlen_func, flash_kv_append
+from . import _interface
 
 PLAIN_CACHES = ("auto", "float16", "bfloat16")
 E4M3_CACHES = ("fp8", "fp8_e4m3")
@@ -140,12 +141,14 @@ class FlashAttnMetadataBuilder(AttentionMetadataBuilder):
         self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device
     ) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        _interface.warn_of_another_version()
         _refuse_what_no_platform_asks_for(vllm_config)
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
     ) -> FlashAttnMetadata:
         common = common_attn_metadata
+        _interface.refuse_unread_fields(common)
         if isinstance(common.causal, Tensor):
             raise NotImplementedError(
                 "causal is a tensor, of each request its own: libflashattn has one causal order "

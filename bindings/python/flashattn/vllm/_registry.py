@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from . import BACKEND
+from . import BACKEND, _interface
 
 
 def _found_version() -> str:
@@ -16,8 +16,17 @@ def _found_version() -> str:
     return "this vLLM"
 
 
+def _check_interface() -> None:
+    from vllm.v1.attention import backend
+
+    found = _interface.differences(backend)
+    if found:
+        raise ImportError(f"{_found_version()} has another interface: {'; '.join(found)}")
+
+
 def register(wanted_on_cpu: bool) -> None:
-    """Registers the backend for vLLM's platform; on the CPU only if it is wanted there."""
+    """Registers the backend for vLLM's platform; on the CPU only if it is wanted there. Raises
+    ImportError if vLLM has no registry, or another interface than the backend was written for."""
     try:
         from vllm.platforms import current_platform
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
@@ -25,8 +34,11 @@ def register(wanted_on_cpu: bool) -> None:
         raise ImportError(
             f"{_found_version()} has no registry of attention backends that is known here: {error}"
         ) from error
-    if current_platform.is_cpu():
-        if wanted_on_cpu:
-            register_backend(AttentionBackendEnum.CPU_ATTN, BACKEND)
+    if current_platform.is_cpu() and wanted_on_cpu:
+        member = AttentionBackendEnum.CPU_ATTN
     elif current_platform.is_cuda():
-        register_backend(AttentionBackendEnum.CUSTOM, BACKEND)
+        member = AttentionBackendEnum.CUSTOM
+    else:
+        return
+    _check_interface()
+    register_backend(member, BACKEND)

@@ -1,0 +1,100 @@
+"""This module knows the interface of vLLM that the backend was written for, by the names that vLLM
+has for arguments and fields, and says where an installed vLLM differs: there arguments would change
+places, or a step would have a meaning that nobody reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import warnings
+from types import ModuleType
+from typing import Any
+
+TRIED = ("0.32", "0.33")
+
+# vLLM passes arguments by their places.
+CALLS = {
+    "AttentionImpl.__init__": (
+        "num_heads head_size scale num_kv_heads alibi_slopes sliding_window kv_cache_dtype "
+        "logits_soft_cap attn_type kv_sharing_target_layer_name"
+    ),
+    "AttentionImpl.forward": (
+        "layer query key value kv_cache attn_metadata output output_scale output_block_scale"
+    ),
+    "AttentionMetadataBuilder.__init__": "kv_cache_spec layer_names vllm_config device",
+    "AttentionMetadataBuilder.build": "common_prefix_len common_attn_metadata fast_build",
+}
+# Without the first a version writes no cache itself, without the others it scales none.
+NAMES = {
+    "AttentionBackend": "forward_includes_kv_cache_update",
+    "AttentionLayer": "_k_scale_float _v_scale_float",
+}
+# Fields of CommonAttentionMetadata: those that are read; those that change nothing of O or are of
+# other builders; those that change O, and are not served.
+READ = (
+    "query_start_loc seq_lens num_actual_tokens max_query_len max_seq_len block_table_tensor "
+    "slot_mapping causal"
+).split()
+WITHOUT_MEANING = (
+    "query_start_loc_cpu num_reqs logits_indices_padded num_logits_indices max_logits_per_req "
+    "encoder_seq_lens encoder_seq_lens_cpu dcp_local_seq_lens_cpu_upper_bound positions "
+    "is_prefilling seq_lens_cpu_upper_bound req_idx replayssm_decode_base_cpu"
+).split()
+NOT_SERVED = {
+    "dcp_local_seq_lens": "decode context parallelism, which keeps a part of the keys elsewhere",
+    "mm_req_doc_ranges": "a prefix LM, whose images see each other in both directions",
+    "rswa_prefix_lens": "R-SWA, whose windows leave a prefix visible",
+}
+
+
+def _differences_of_calls(module: ModuleType) -> list[str]:
+    found = []
+    for name, expected in CALLS.items():
+        of_class, method = name.split(".")
+        function = getattr(getattr(module, of_class, None), method, None)
+        own = list(inspect.signature(function).parameters)[1:] if function else []
+        if own != expected.split():
+            found.append(f"{name}() takes ({', '.join(own)}), not ({expected.replace(' ', ', ')})")
+    return found
+
+
+def _names_of(of_class: Any) -> set[str]:
+    return {*dir(of_class), *getattr(of_class, "__annotations__", {})}
+
+
+def differences(module: ModuleType) -> list[str]:
+    """Returns what vllm.v1.attention.backend has not as it is known here, a sentence for each."""
+    needed = {**NAMES, "CommonAttentionMetadata": " ".join(READ)}
+    missing = [
+        f"{of_class} has no {name}"
+        for of_class, names in needed.items()
+        for name in names.split()
+        if name not in _names_of(getattr(module, of_class, None))
+    ]
+    return [*_differences_of_calls(module), *missing]
+
+
+def refuse_unread_fields(common: Any) -> None:
+    """Raises NotImplementedError if a batch's metadata says what is not served, or has a value in a
+    field that is not known here."""
+    for field in dataclasses.fields(common):
+        name = field.name
+        if name in READ or name in WITHOUT_MEANING or name.startswith("_"):
+            continue
+        if getattr(common, name) is None:
+            continue
+        why = NOT_SERVED.get(name, "not known here: it may change what a query sees")
+        raise NotImplementedError(f"vLLM gives {name} with a batch: {why}")
+
+
+def warn_of_another_version() -> None:
+    """Names agree where this is called, but only a version that was tried has known meanings."""
+    from vllm import __version__
+
+    if not __version__.startswith(tuple(f"{each}." for each in TRIED)):
+        warnings.warn(
+            f"flashattn.vllm was tried with vLLM {' and '.join(TRIED)}, and this is {__version__}: "
+            "its interface has the same names, and is taken to mean the same",
+            RuntimeWarning,
+            stacklevel=2,
+        )
