@@ -47,6 +47,7 @@ NOT_PASTED = {
     r"test_kernels": "a developer's build has it: the step unit of ./dev test",
     r"codegen --list": "tests/codegen runs it",
     r'FLASH_KERNELS="ship': "builds take minutes, and the tests make others of a few rows",
+    r"sglang": "tests/engines has SGLang",
     r"llama-cpp-python|ggml install|GGML_BACKEND_PATH": "tests/engines has llama.cpp",
     r"FLASHATTN_TUNING": "names a file that a GPU makes",
 }

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..ggml import _llama_cpp, _places
+from ..sglang import NAME as SGLANG_BACKEND
 from ..vllm import VARIABLE
 
 NAME = "flashattn"  # of the library, among the implementations of torch and transformers
-_NO_WAY = "this version of flashattn has no way into it"
 
 
 class Needed(NamedTuple):
@@ -26,14 +26,13 @@ class Needed(NamedTuple):
 
 class Program(NamedTuple):
     """distribution is what pip calls the program, and needs what must be installed for it to be
-    switched over. switch is the line that does it; None: this version of flashattn has none. is_on
-    says whether that was done in this process, and obstacle what else stands in the way, "" for
-    nothing."""
+    switched over. switch is the line that does it. is_on says whether that was done in this
+    process, and obstacle what else stands in the way, "" for nothing."""
 
     name: str
     distribution: str
     needs: tuple[Needed, ...]
-    switch: str | None = None
+    switch: str
     is_on: Callable[[], bool] = lambda: False
     obstacle: Callable[[], str] = lambda: ""
 
@@ -60,15 +59,12 @@ def _finding(program: Program) -> Finding:
     if reason:
         return Finding(program.name, version, "no", reason, "")
     state = "on" if program.is_on() else "ready"
-    return Finding(program.name, version, state, "", program.switch or "")
+    return Finding(program.name, version, state, "", program.switch)
 
 
 def _reason(program: Program) -> str:
     """Says why a program cannot be switched over; "" where it can."""
-    reasons = [*map(_lack, program.needs)]
-    if not any(reasons):
-        reasons = [program.obstacle() if program.switch else _NO_WAY]
-    return next(filter(None, reasons), "")
+    return next(filter(None, map(_lack, program.needs)), "") or program.obstacle()
 
 
 def _lack(needed: Needed) -> str:
@@ -184,5 +180,10 @@ PROGRAMS = (
         "FLASHATTN_VLLM=1 vllm serve MODEL",
         _vllm_cpu_is_on,
     ),
-    Program("SGLang", "sglang", (Needed("sglang"),)),
+    Program(
+        "SGLang",
+        "sglang",
+        (Needed("sglang", "0.5.23"),),
+        f"python -m sglang.launch_server --model-path MODEL --attention-backend {SGLANG_BACKEND}",
+    ),
 )
