@@ -72,6 +72,48 @@ def test_tokens_are_those_of_vllms_own_backend(
     assert len({tuple(x) for x in own["tokens"]}) > 1
 
 
+LATENT_STEPS = {"float32": (), "float16": ("--dtype", "float16")}
+
+
+@pytest.mark.parametrize("options", LATENT_STEPS.values(), ids=LATENT_STEPS)
+def test_latent_attention_gives_the_tokens_of_vllms_own_backend(
+    options: tuple[str, ...], models: Path, installed: Path
+) -> None:
+    own = _run(models / "deepseek", installed, "0", *options)
+    found = _run(models / "deepseek", installed, "1", *options)
+    assert own["calls"] == {}
+    _check_latent_calls(found["calls"])
+    assert found["tokens"] == own["tokens"]
+    assert len({tuple(x) for x in own["tokens"]}) == len(own["tokens"])
+
+
+def test_chunks_of_prompts_over_latent_tokens(models: Path, installed: Path) -> None:
+    """On processors with AMX vLLM cuts prompts for latent attention, too, and finds their prefixes
+    in the cache. Elsewhere it does neither, which must not matter."""
+    own = _run(models / "deepseek", installed, "0")
+    found = _run(models / "deepseek", installed, "1", "--as-with-amx")
+    _check_latent_calls(found["calls"])
+    assert found["tokens"] == own["tokens"]
+
+
+@pytest.mark.parametrize("cache", ["fp8_e4m3", "fp8_ds_mla"])
+def test_caches_of_latent_tokens_in_e4m3(cache: str, models: Path, installed: Path) -> None:
+    """vLLM's own CPU backends have no such cache. What is decoded has another rounding."""
+    plain = _run(models / "deepseek", installed, "1")
+    found = _run(models / "deepseek", installed, "1", "--kv-cache-dtype", cache)
+    assert found["calls"] == plain["calls"]
+    for of_plain, tokens in zip(plain["tokens"], found["tokens"], strict=True):
+        assert tokens[:2] == of_plain[:2] and len(tokens) == len(of_plain)
+
+
+def _check_latent_calls(calls: dict[str, int]) -> None:
+    """Each layer decodes as often as the others, and prompts came in all of them."""
+    of_prompts = calls.pop("any")
+    assert len(calls) == N_LAYERS and len(set(calls.values())) == 1
+    assert of_prompts % N_LAYERS == 0
+    print(f"deepseek: {sum(calls.values())} calls for tokens, {of_prompts} for prompts")
+
+
 def test_a_cache_of_e4m3(models: Path, installed: Path) -> None:
     """Tokens are not those of vLLM's own kernel, which is further from float64 of the same cache
     than rounding K and V is: test_o_over_a_cache_of_e4m3() has the figures."""

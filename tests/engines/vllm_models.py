@@ -21,6 +21,31 @@ SIZES = {
     "head_dim": 32,
     "max_position_embeddings": 512,
 }
+# vLLM's CPU kernel of latent attention is for a rank of 512 and 64 columns that turn. The kernel
+# that turns them takes slices of rows for whole rows, but does not serve an embedding of this kind.
+LATENT = {
+    "num_key_value_heads": 8,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 96,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 48,
+    "moe_intermediate_size": 128,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 128,
+        "mscale": 0.7,
+        "mscale_all_dim": 0.7,
+    },
+}
 # A model is named by its configuration's class, and has values of its own: windows, softcaps.
 MODELS = {
     "llama": ("Llama", {}),
@@ -31,6 +56,7 @@ MODELS = {
     ),
     "qwen3": ("Qwen3", {}),
     "gpt_oss": ("GptOss", {"sliding_window": 16, "num_local_experts": 4, "head_dim": 64}),
+    "deepseek": ("DeepseekV2", LATENT),
 }
 
 

@@ -21,7 +21,13 @@ from flashattn.vllm import _interface  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from vllm_cases import LAYER, Batch, CrossBatch, check_step, make_impl, run_step  # noqa: E402
-from vllm_stub import AttentionBackendEnum, AttentionType, Common, stub  # noqa: E402
+from vllm_stub import (  # noqa: E402
+    AttentionBackendEnum,
+    AttentionType,
+    Common,
+    MLAPrefillBackendEnum,
+    stub,
+)
 
 
 @pytest.fixture
@@ -208,18 +214,31 @@ def test_what_the_backend_says_of_itself() -> None:
 # ---- The registry ----
 
 
+ON_CPU = {
+    AttentionBackendEnum.CPU_ATTN: flashattn.vllm.BACKEND,
+    AttentionBackendEnum.CPU_MLA: flashattn.vllm.MLA_BACKEND,
+    AttentionBackendEnum.AMX_MLA: flashattn.vllm.MLA_BACKEND,
+    MLAPrefillBackendEnum.CPU: flashattn.vllm.MLA_PREFILL,
+    MLAPrefillBackendEnum.ZEN_CPU: flashattn.vllm.MLA_PREFILL,
+}
+ON_CUDA = {
+    AttentionBackendEnum.CUSTOM: flashattn.vllm.CUSTOM,
+    MLAPrefillBackendEnum.CUSTOM: flashattn.vllm.MLA_PREFILL,
+}
+
+
 @pytest.mark.parametrize(
-    ("kind", "value", "member"),
+    ("kind", "value", "expected"),
     [
-        ("cpu", None, None),
-        ("cpu", "0", None),
-        ("cpu", "1", AttentionBackendEnum.CPU_ATTN),
-        ("cuda", None, AttentionBackendEnum.CUSTOM),
-        ("rocm", "1", None),
+        ("cpu", None, {}),
+        ("cpu", "0", {}),
+        ("cpu", "1", ON_CPU),
+        ("cuda", None, ON_CUDA),
+        ("rocm", "1", {}),
     ],
 )
 def test_registration(
-    kind: str, value: str | None, member: Any, monkeypatch: pytest.MonkeyPatch
+    kind: str, value: str | None, expected: dict[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FLASHATTN_VLLM", raising=False)
     if value is not None:
@@ -227,7 +246,7 @@ def test_registration(
     with stub(kind) as registered:
         flashattn.vllm.register()
         flashattn.vllm.register()
-        assert registered == ({} if member is None else {member: flashattn.vllm.BACKEND})
+        assert registered == expected
 
 
 def test_another_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

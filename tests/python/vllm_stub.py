@@ -23,6 +23,7 @@ class AttentionType(str, Enum):
 
 class AttentionCGSupport(Enum):
     ALWAYS = 3
+    UNIFORM_BATCH = 2
     NEVER = 0
 
 
@@ -59,6 +60,14 @@ class AttentionMetadataBuilder:
 
 class AttentionBackendEnum(Enum):
     CPU_ATTN = "vLLM's own"
+    CPU_MLA = "vLLM's own, of latent attention"
+    AMX_MLA = "vLLM's own, of latent attention with AMX"
+    CUSTOM = ""
+
+
+class MLAPrefillBackendEnum(Enum):
+    CPU = "vLLM's own"
+    ZEN_CPU = "that of a plug-in"
     CUSTOM = ""
 
 
@@ -97,7 +106,9 @@ class Common:
     _cache: torch.Tensor | None = None
 
 
-def _modules(platform: Platform, registered: dict[Any, str]) -> dict[str, ModuleType]:
+def _modules(
+    platform: Platform, registered: dict[Any, str], more: dict[str, dict[str, Any]]
+) -> dict[str, ModuleType]:
     contents = {
         "vllm": {"envs": SimpleNamespace(), "__version__": "0.33.0"},
         "vllm.platforms": {"current_platform": platform},
@@ -118,7 +129,15 @@ def _modules(platform: Platform, registered: dict[Any, str]) -> dict[str, Module
             "AttentionBackendEnum": AttentionBackendEnum,
             "register_backend": registered.__setitem__,
         },
+        "vllm.v1.attention.backends.mla": {},
+        "vllm.v1.attention.backends.mla.prefill": {},
+        "vllm.v1.attention.backends.mla.prefill.registry": {
+            "MLAPrefillBackendEnum": MLAPrefillBackendEnum,
+            "register_mla_prefill_backend": registered.__setitem__,
+        },
     }
+    for name, members in more.items():
+        contents.setdefault(name, {}).update(members)
     modules = {}
     for name, members in contents.items():
         modules[name] = ModuleType(name)
@@ -130,15 +149,25 @@ def _own(name: str) -> bool:
     return name.split(".")[0] == "vllm" or name.startswith("flashattn.vllm._")
 
 
+def _taken_out() -> dict[str, ModuleType]:
+    """Takes these modules out of their places, also out of their packages, and returns them."""
+    taken = {name: sys.modules.pop(name) for name in list(sys.modules) if _own(name)}
+    for name in taken:
+        package, _, member = name.rpartition(".")
+        if package == "flashattn.vllm":
+            vars(sys.modules[package]).pop(member, None)
+    return taken
+
+
 @contextmanager
-def stub(kind: str) -> Iterator[dict[Any, str]]:
-    """Puts the package in place, for a platform; yields what is registered with it."""
+def stub(kind: str, more: dict[str, dict[str, Any]] | None = None) -> Iterator[dict[Any, str]]:
+    """Puts the package in place, for a platform, with more modules and members; yields what is
+    registered with it."""
     registered: dict[Any, str] = {}
-    hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if _own(name)}
-    sys.modules.update(_modules(Platform(kind), registered))
+    hidden = _taken_out()
+    sys.modules.update(_modules(Platform(kind), registered, more or {}))
     try:
         yield registered
     finally:
-        for name in [name for name in sys.modules if _own(name)]:
-            del sys.modules[name]
+        _taken_out()
         sys.modules.update(hidden)

@@ -16,6 +16,9 @@ import warnings
 
 VARIABLE = "FLASHATTN_VLLM"
 BACKEND = "flashattn.vllm._backend.FlashAttnBackend"
+MLA_BACKEND = "flashattn.vllm._mla_backend.FlashAttnMLABackend"
+MLA_PREFILL = "flashattn.vllm._mla_prefill.FlashAttnMLAPrefill"
+CUSTOM = "flashattn.vllm._custom.Backend"  # the one of these that a layer needs
 
 
 def is_wanted_on_cpu() -> bool:
@@ -27,8 +30,9 @@ def is_wanted_on_cpu() -> bool:
 
 
 def register() -> None:
-    """Puts the backend into vLLM's registry: on the CPU as CPU_ATTN where FLASHATTN_VLLM is 1, on
-    CUDA devices as CUSTOM. Elsewhere, and in a second call, it changes nothing.
+    """Puts the backends into vLLM's registries: on the CPU in the place of vLLM's own where
+    FLASHATTN_VLLM is 1, on CUDA devices as CUSTOM. Elsewhere, and in a second call, it changes
+    nothing.
 
     vLLM calls this wherever the wheel is installed, and an exception ends vLLM. So a vLLM whose
     registry or backends are not known here gets a warning that says why, and raises ImportError

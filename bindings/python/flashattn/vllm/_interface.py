@@ -24,6 +24,24 @@ CALLS = {
     "AttentionMetadataBuilder.__init__": "kv_cache_spec layer_names vllm_config device",
     "AttentionMetadataBuilder.build": "common_prefix_len common_attn_metadata fast_build",
 }
+# The same of latent attention (MLA): arguments behind these are passed on, or not taken.
+MLA_CALLS = {
+    "MLACommonImpl.__init__": (
+        "num_heads head_size scale num_kv_heads alibi_slopes sliding_window kv_cache_dtype "
+        "logits_soft_cap attn_type kv_sharing_target_layer_name"
+    ),
+    "MLACommonImpl.forward_mqa": "q kv_c_and_k_pe_cache attn_metadata layer",
+    "MLACommonImpl.do_kv_cache_update": (
+        "kv_c_normed k_pe kv_cache slot_mapping kv_cache_dtype k_scale"
+    ),
+    "MLACommonMetadataBuilder.__init__": "kv_cache_spec layer_names vllm_config device",
+    "MLACommonMetadataBuilder._build_decode": (
+        "block_table_tensor seq_lens_device max_seq_len query_start_loc_cpu "
+        "query_start_loc_device num_decode_tokens max_query_len dcp_tot_seq_lens_device"
+    ),
+    "MLAPrefillBackend.run_prefill_new_tokens": "q k v return_softmax_lse out output_scale",
+    "MLAPrefillBackend.run_prefill_context_chunk": "chunk q k v out",
+}
 # Without the first a version writes no cache itself, without the others it scales none.
 NAMES = {
     "AttentionBackend": "forward_includes_kv_cache_update",
@@ -47,15 +65,36 @@ NOT_SERVED = {
 }
 
 
+def _arguments_of(modules: tuple[ModuleType, ...], name: str) -> list[str]:
+    of_class, method = name.split(".")
+    classes = [getattr(module, of_class, None) for module in modules]
+    functions = [x for x in (getattr(each, method, None) for each in classes) if x]
+    return list(inspect.signature(functions[0]).parameters)[1:] if functions else []
+
+
+def _difference(name: str, own: list[str], expected: str) -> str:
+    return f"{name}() takes ({', '.join(own)}), not ({expected.replace(' ', ', ')})"
+
+
 def _differences_of_calls(module: ModuleType) -> list[str]:
+    own = {name: _arguments_of((module,), name) for name in CALLS}
+    return [
+        _difference(name, own[name], expected)
+        for name, expected in CALLS.items()
+        if own[name] != expected.split()
+    ]
+
+
+def check_mla(*modules: ModuleType) -> None:
+    """Raises ImportError if vLLM's modules of latent attention have not the calls that are known
+    here. vLLM takes that for a backend that is not there, and says why."""
     found = []
-    for name, expected in CALLS.items():
-        of_class, method = name.split(".")
-        function = getattr(getattr(module, of_class, None), method, None)
-        own = list(inspect.signature(function).parameters)[1:] if function else []
-        if own != expected.split():
-            found.append(f"{name}() takes ({', '.join(own)}), not ({expected.replace(' ', ', ')})")
-    return found
+    for name, expected in MLA_CALLS.items():
+        own = _arguments_of(modules, name)
+        if own[: len(expected.split())] != expected.split():
+            found.append(_difference(name, own, expected))
+    if found:
+        raise ImportError(f"vLLM's latent attention has another interface: {'; '.join(found)}")
 
 
 def _names_of(of_class: Any) -> set[str]:

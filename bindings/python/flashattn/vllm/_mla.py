@@ -1,0 +1,97 @@
+"""This module has what both backends of latent attention (MLA) share: which caches are served, the
+call over a cache of latent tokens, and the refusals.
+
+vLLM keeps one vector of 576 columns per token, K, of which V is the first 512; fp8_ds_mla is its
+name for tokens of 656 bytes, which are those of flashattn.latent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm import envs
+from vllm.platforms import current_platform
+from vllm.v1.attention.backend import AttentionType
+
+from .. import _attention, latent
+from ..torch_ops import flash_attn_varlen_func
+
+PLAIN_CACHES = ("auto", "float16", "bfloat16")
+E4M3_CACHES = ("fp8", "fp8_e4m3")
+TOKENS = "fp8_ds_mla"
+CACHES = (*PLAIN_CACHES, *E4M3_CACHES, TOKENS)
+COLUMNS, V_COLUMNS = latent.COLUMNS, latent.CODES
+LEAST_CAPABILITY = 8
+
+
+def why_not(kv_cache_dtype: str | None, capability: Any) -> str | None:
+    """Returns why a CUDA device has no kernel for a cache, or None: it has."""
+    major, minor = capability.major, capability.minor
+    if major < LEAST_CAPABILITY:
+        return f"compute capability {major}.{minor} has no kernel of latent attention"
+    if kv_cache_dtype == TOKENS and (major, minor) != (9, 0):
+        return f"only compute capability 9.0 reads {TOKENS}, this is {major}.{minor}"
+    return None
+
+
+def refuse(kv_cache_dtype: str, mla_args: dict[str, Any], **unserved: Any) -> None:
+    """Raises NotImplementedError, with the reason, for a layer that is not served."""
+    rank, rope = mla_args["kv_lora_rank"], mla_args["qk_rope_head_dim"]
+    if (rank, rope) != (V_COLUMNS, COLUMNS - V_COLUMNS):
+        raise NotImplementedError(
+            f"kv_lora_rank is {rank} and qk_rope_head_dim {rope}: libflashattn's latent attention "
+            f"is for {V_COLUMNS} and {COLUMNS - V_COLUMNS}"
+        )
+    if kv_cache_dtype not in CACHES:
+        raise NotImplementedError(f"a cache of {kv_cache_dtype} is not served")
+    attn_type = unserved.pop("attn_type")
+    if attn_type != AttentionType.DECODER:
+        kind = AttentionType(attn_type).value
+        raise NotImplementedError(f"latent attention of type {kind} is not served")
+    for name, value in unserved.items():
+        if value is not None:
+            raise NotImplementedError(f"{name} is not served over a latent cache")
+
+
+def refuse_ranks(dcp_world_size: int) -> None:
+    """Raises NotImplementedError where a cache is spread over ranks."""
+    if dcp_world_size > 1:
+        raise NotImplementedError(
+            f"decode_context_parallel_size is {dcp_world_size}: flashattn.vllm gives vLLM no LSE "
+            "of latent attention, by which ranks would merge theirs"
+        )
+
+
+def query(q: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+    """Returns Q [tokens, heads, 576] of vLLM's two parts."""
+    return torch.cat(q, dim=-1) if isinstance(q, tuple) else q
+
+
+def attend(
+    q: Tensor, cache: Tensor, kv_cache_dtype: str, layer: Any, scale: float, **where: Any
+) -> Tensor:
+    """Returns O [tokens, heads, 512] over pages [blocks, block_size, 576], or [..., 656] of bytes.
+    Tokens that belong to no request have an O of 0, as those that pad a CUDA graph."""
+    pages = cache.unsqueeze(2)
+    out = q.new_zeros(*q.shape[:2], V_COLUMNS)
+    options = {
+        "softmax_scale": scale,
+        "batch_invariant": bool(getattr(envs, "VLLM_BATCH_INVARIANT", False)),
+        "out": out,
+        **where,
+    }
+    if kv_cache_dtype == TOKENS:
+        pages = pages.view(torch.uint8)
+        _attention.flash_attn_varlen_func(q, pages, pages, kv_dtype=latent.KV_DTYPE, **options)
+        return out
+    if kv_cache_dtype in E4M3_CACHES:
+        pages = pages.view(torch.float8_e4m3fn)
+        options["k_descale"] = options["v_descale"] = layer._k_scale_float
+    flash_attn_varlen_func(q, pages, pages[..., :V_COLUMNS], **options)
+    return out
+
+
+def name_of(cpu_name: str) -> str:
+    return cpu_name if current_platform.is_cpu() else "CUSTOM"
