@@ -52,6 +52,17 @@ class ForwardMode(IntEnum):
         return self == ForwardMode.DLLM_EXTEND
 
 
+class SharedReadEnds(Enum):
+    IN_REPLAY = 2
+    POST_REPLAY = 3
+    UNKNOWN = 4
+
+
+class AttentionBackend:
+    def shared_read_ends(self, fm: ForwardMode) -> SharedReadEnds:
+        return SharedReadEnds.IN_REPLAY if fm.is_decode() else SharedReadEnds.UNKNOWN
+
+
 @dataclass
 class KVWriteLoc:
     loc: Tensor
@@ -157,7 +168,10 @@ def _modules(context: Context) -> dict[str, ModuleType]:
         "sglang.srt.layers.attention.attention_registry": {
             "register_attention_backend": context.register,
         },
-        "sglang.srt.layers.attention.base_attn_backend": {"AttentionBackend": object},
+        "sglang.srt.layers.attention.base_attn_backend": {
+            "AttentionBackend": AttentionBackend,
+            "SharedReadEnds": SharedReadEnds,
+        },
         "sglang.srt.layers.radix_attention": {"AttentionType": AttentionType},
         "sglang.srt.mem_cache": {},
         "sglang.srt.mem_cache.memory_pool": {"KVWriteLoc": KVWriteLoc},

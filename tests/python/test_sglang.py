@@ -197,6 +197,16 @@ def test_a_step_of_a_graph_serves_other_lengths(
     check_other_lengths(backend, context, graph, lambda run: run, 200, cache_dtype=cache_dtype)
 
 
+@pytest.mark.parametrize(("page_size", "end"), [(1, "POST_REPLAY"), (16, "IN_REPLAY")])
+def test_sglang_waits_for_the_step_if_its_own_table_is_read(
+    backend: ModuleType, context: Context, page_size: int, end: str
+) -> None:
+    b = Batch((30, 1), (1, 1), "DECODE", page_size=page_size)
+    made = Step(backend, context, b, b.layer()).backend
+    assert made.shared_read_ends(ForwardMode.DECODE).name == end
+    assert made.shared_read_ends(ForwardMode.EXTEND).name == "UNKNOWN"
+
+
 def test_deterministic_inference_is_batch_invariance(context: Context) -> None:
     """A request's O has the bits that it has alone."""
     from flashattn.sglang import _backend

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+from sglang.srt.layers.attention.base_attn_backend import AttentionBackend, SharedReadEnds
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
@@ -83,6 +83,13 @@ class FlashAttnBackend(AttentionBackend):
         else:
             longest = int(lengths.max()) + self._drafts(forward_batch)
         self._prepare(forward_batch, longest)
+
+    def shared_read_ends(self, fm: Any) -> Any:
+        """Says until when SGLang must leave its tables alone: until the step's end where layers
+        read req_to_token itself."""
+        ends = super().shared_read_ends(fm)
+        reads_in_place = self.page_size == 1 and ends is SharedReadEnds.IN_REPLAY
+        return SharedReadEnds.POST_REPLAY if reads_in_place else ends
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
         """Has nothing to keep: a graph's tensors are of its own pool."""
