@@ -6,19 +6,9 @@
 #ifndef ENGINE_H
 #define ENGINE_H
 
-#include "model.h"
-
-#include <stdbool.h>
+#include "forward.h"
 
 typedef struct engine engine_t;
-
-typedef struct engine_options {
-    int32_t n_pages;      /* of the K/V cache */
-    int32_t cache_dtype;  /* FLASH_DTYPE_... of K and V there */
-    int32_t most_running; /* sequences of a step */
-    int32_t most_tokens;  /* of a step */
-    int n_threads;
-} engine_options_t;
 
 /* A sequence is the prompt's tokens, and then those that the model has chosen. */
 typedef struct sequence {
@@ -39,8 +29,8 @@ typedef struct engine_counts {
     double seconds, attention_seconds;
 } engine_counts_t;
 
-/* The model must stay. observer may be NULL. */
-engine_t *engine_make(const model_t *model, const engine_options_t *options,
+/* The model and the device must stay. observer may be NULL. */
+engine_t *engine_make(const model_t *model, device_t *device, const limits_t *limits,
                       engine_observer_t observer, void *context);
 void engine_free(engine_t *engine);
 

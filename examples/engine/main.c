@@ -2,12 +2,9 @@
  * Answers questions: each line of standard input is one, and all that have come are answered at
  * once. Answers are printed in the order of the questions, token by token.
  *
- *     engine MODEL.gguf [TOKENS [THREADS [PAGES]]]
+ *     engine [--device cpu|cuda] MODEL.gguf [TOKENS [THREADS [PAGES]]]
  *
- *     cd examples/engine
- *     cc -O3 -march=native main.c engine.c cache.c model.c tokenizer.c gguf.c workers.c support.c \
- *         $(pkg-config --cflags --libs flashattn) -lm -pthread -o engine
- *     echo "Why is the sky blue?" | ./engine SmolLM2-135M-Instruct.Q4_1.gguf
+ * The README says how it is compiled, with CUDA and without.
  */
 #define _POSIX_C_SOURCE 200809L /* poll, read */
 #include "engine.h"
@@ -140,28 +137,30 @@ static int number(int argc, char **argv, int place, const char *name, int otherw
 
 int main(int argc, char **argv) {
     static program_t p;
+    const char *device_name = device_argument(&argc, &argv);
     if (argc < 2 || argc > 5)
-        fail("usage: engine MODEL.gguf [TOKENS [THREADS [PAGES]]]");
+        fail("usage: engine [--device cpu|cuda] MODEL.gguf [TOKENS [THREADS [PAGES]]]");
     p.most_new = number(argc, argv, 2, "TOKENS", 128);
-    const engine_options_t options = {.n_threads =
-                                          number(argc, argv, 3, "THREADS", flash_num_threads()),
-                                      .n_pages = number(argc, argv, 4, "PAGES", 1024),
-                                      .cache_dtype = FLASH_DTYPE_FP16,
-                                      .most_running = 16,
-                                      .most_tokens = 256};
+    const int n_threads = number(argc, argv, 3, "THREADS", flash_num_threads());
+    const limits_t limits = {.n_pages = number(argc, argv, 4, "PAGES", 1024),
+                             .cache_dtype = FLASH_DTYPE_FP16,
+                             .most_running = 16,
+                             .most_tokens = 256};
+    device_t *device = device_open(device_name, n_threads);
     gguf_t *file = gguf_open(argv[1]);
     tokenizer_t *tokenizer = tokenizer_make(file);
     model_t *model = model_read(file, tokenizer_count(tokenizer));
     p.tokenizer = tokenizer;
-    p.engine = engine_make(model, &options, NULL, NULL);
+    p.engine = engine_make(model, device, &limits, NULL, NULL);
     bool busy = false;
     do {
         read_questions(&p, !busy);
         busy = engine_step(p.engine);
         show(&p);
     } while (busy || !p.input_ended);
-    report(&p, options.n_pages);
+    report(&p, limits.n_pages);
     engine_free(p.engine);
+    device->close(device);
     model_free(model);
     tokenizer_free(tokenizer);
     gguf_close(file);

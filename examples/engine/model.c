@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_OF_TASK = 16, LANES = 16 };
-
 int64_t model_width(const sizes_t *s) {
     return s->n_heads * s->d_head;
 }
@@ -137,7 +135,8 @@ model_t *model_read(const gguf_t *file, int64_t n_tokens) {
 /* Numbers of a mean square of scale^2, or beside 1 where they multiply a norm. */
 static void fill(float *to, int64_t rows, int64_t columns, double scale, double beside) {
     for (int64_t i = 0; i < rows * columns; i++)
-        to[i] = (float)(beside + scale * 1.7 * (2.0 * rand() / RAND_MAX - 1));
+        to[i] =
+            (float)(round(1024 * (beside + scale * 1.7 * (2.0 * rand() / RAND_MAX - 1))) / 1024);
 }
 
 model_t *model_random(const sizes_t *s) {
@@ -155,63 +154,4 @@ model_t *model_random(const sizes_t *s) {
     fill(m->norm, 1, width, 0.1, 1);
     fill(m->embedding, s->n_tokens, width, 1, 0);
     return m;
-}
-
-/* ---- Layers ---- */
-
-typedef struct product {
-    const float *x, *matrix;
-    float *y;
-    int64_t n, rows, columns;
-    int adds;
-} product_t;
-
-/* The lanes are sums of their own, so that a compiler can keep them in a vector. */
-static float dot(const float *a, const float *b, int64_t n) {
-    float lanes[LANES] = {0}, sum = 0;
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++)
-            lanes[j] += a[i + j] * b[i + j];
-    for (; i < n; i++)
-        sum += a[i] * b[i];
-    for (int j = 0; j < LANES; j++)
-        sum += lanes[j];
-    return sum;
-}
-
-/* Computes the products of some rows of the matrix with all rows of x. */
-static void multiply_rows(void *argument, int32_t index) {
-    const product_t *p = argument;
-    const int64_t end = (int64_t)(index + 1) * ROWS_OF_TASK;
-    for (int64_t row = end - ROWS_OF_TASK; row < end && row < p->rows; row++)
-        for (int64_t i = 0; i < p->n; i++) {
-            float *y = &p->y[i * p->rows + row];
-            *y = dot(p->x + i * p->columns, p->matrix + row * p->columns, p->columns) +
-                 (p->adds ? *y : 0);
-        }
-}
-
-void model_multiply(workers_t *workers, const float *x, int64_t n, const float *matrix,
-                    int64_t rows, int64_t columns, int adds, float *y) {
-    product_t product = {x, matrix, y, n, rows, columns, adds};
-    workers_run(workers, (int32_t)((rows + ROWS_OF_TASK - 1) / ROWS_OF_TASK), multiply_rows,
-                &product);
-}
-
-void model_normalize(const model_t *m, const float *x, int64_t n, const float *weight, float *y) {
-    const int64_t width = model_width(&m->sizes);
-    for (int64_t i = 0; i < n; i++, x += width, y += width) {
-        const float mean_square = dot(x, x, width) / (float)width;
-        const float factor = 1 / sqrtf(mean_square + m->sizes.epsilon);
-        for (int64_t j = 0; j < width; j++)
-            y[j] = x[j] * factor * weight[j];
-    }
-}
-
-void model_gate(const model_t *m, const float *x, int64_t n, float *y) {
-    const int64_t inner = m->sizes.inner;
-    for (int64_t i = 0; i < n; i++, x += 2 * inner, y += inner)
-        for (int64_t j = 0; j < inner; j++)
-            y[j] = x[j] / (1 + expf(-x[j])) * x[inner + j];
 }

@@ -1,12 +1,10 @@
 /*
- * A Llama: its weights, and its layers but for attention. Tokens are rows: hidden states are
- * [tokens, width], in fp32.
+ * A Llama: its sizes and weights, in fp32.
  */
 #ifndef MODEL_H
 #define MODEL_H
 
 #include "gguf.h"
-#include "workers.h"
 
 typedef struct sizes {
     int64_t n_layers, n_heads, n_heads_kv, d_head;
@@ -42,18 +40,5 @@ int64_t model_qkv_width(const sizes_t *sizes);
 model_t *model_read(const gguf_t *file, int64_t n_tokens);
 model_t *model_random(const sizes_t *sizes); /* for tests */
 void model_free(model_t *model);
-
-/* These are the steps of a layer, for n rows. Each is shared among the workers. */
-
-/* y [n, rows of the matrix] = x [n, columns] matrix^T, or y += that. */
-void model_multiply(workers_t *workers, const float *x, int64_t n, const float *matrix,
-                    int64_t rows, int64_t columns, int adds, float *y);
-
-/* y = RMSNorm(x) * weight, of rows of the width. */
-void model_normalize(const model_t *model, const float *x, int64_t n, const float *weight,
-                     float *y);
-
-/* y [n, inner] = gate * sigmoid(gate) * up, of x [n, 2 inner]. */
-void model_gate(const model_t *model, const float *x, int64_t n, float *y);
 
 #endif

@@ -30,6 +30,20 @@ void *allocate(size_t count, size_t size) {
     return memory;
 }
 
+void *list_add(list_t *list, void *item) {
+    list->items = realloc(list->items, (list->count + 1) * sizeof *list->items);
+    if (list->items == NULL)
+        fail("out of memory: a list of %zu", list->count + 1);
+    return list->items[list->count++] = item;
+}
+
+void list_free(list_t *list, void (*free_item)(void *item)) {
+    for (size_t i = 0; i < list->count; i++)
+        free_item(list->items[i]);
+    free(list->items);
+    *list = (list_t){0};
+}
+
 double now(void) {
     struct timespec time;
     timespec_get(&time, TIME_UTC);

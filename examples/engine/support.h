@@ -18,6 +18,14 @@ void check(flash_status_t status);
 /* Allocates memory of zeros, or ends the program. */
 void *allocate(size_t count, size_t size);
 
+/* What is to be freed together. list_add() returns what it adds. */
+typedef struct list {
+    void **items;
+    size_t count;
+} list_t;
+void *list_add(list_t *list, void *item);
+void list_free(list_t *list, void (*free_item)(void *item));
+
 double now(void); /* seconds */
 
 #endif

@@ -96,7 +96,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("engine") / "engine"
-    compile_program(program, *(p for p in SOURCES.glob("*.c") if p.name != "check.c"))
+    others = ("check.c", "device_cuda.c")
+    compile_program(program, *(p for p in SOURCES.glob("*.c") if p.name not in others))
     return program
 
 
@@ -146,7 +147,9 @@ def test_answers_are_those_of_the_chat(model: Path, engine: Path, pages: str) ->
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ((), "usage: engine MODEL.gguf"),
+        ((), "usage: engine [--device cpu|cuda] MODEL.gguf"),
+        (("--device", "cuda", "{model}"), "compiled for cpu alone"),
+        (("--device",), "it needs a name"),
         (("missing.gguf",), "missing.gguf cannot be opened"),
         (("{model}", "many"), "TOKENS is many"),
         (("{model}", "24", "1", "2"), "too long for the model or its cache"),

@@ -97,20 +97,25 @@ def test_decoding_in_pages_on_the_processor(tmp_path: Path) -> None:
     assert refused.returncode == 1 and refused.stderr.startswith("BATCH is none")
 
 
+def sources_of_check(*others: str) -> list[Path]:
+    """Returns the sources of the engine's check."""
+    of_engine = (ROOT / "examples/engine").glob("*.c")
+    left_out = {"main.c", "tokenizer.c", "device_cuda.c"} - set(others)
+    return sorted(path for path in of_engine if path.name not in left_out)
+
+
 def test_the_engine_agrees_with_a_plain_model(tmp_path: Path) -> None:
-    folder, program = ROOT / "examples/engine", tmp_path / "check"
-    names = ("check", "engine", "cache", "model", "gguf", "workers", "support")
-    sources = [folder / f"{name}.c" for name in names]
-    compile_program(sources, program, "-O2", "-lm", "-pthread")
+    program = tmp_path / "check"
+    compile_program(sources_of_check(), program, "-O2", "-lm", "-pthread")
     output = run([program, "1000", "5"]).stdout
     assert re.match(r"\d+ steps of \d+ sequences, .* logits deviate by", output)
 
 
-def compile_cuda_program(sources: list[Path], program: Path) -> None:
+def compile_cuda_program(sources: list[Path], program: Path, *options: str) -> None:
     toolkit = Path(shutil.which("nvcc")).resolve().parents[1]
     libraries = toolkit / "lib64"
     runtime = [f"-I{toolkit / 'include'}", f"-L{libraries}", "-lcudart", f"-Wl,-rpath,{libraries}"]
-    compile_program(sources, program, *runtime)
+    compile_program(sources, program, *runtime, *options)
 
 
 def run_where_there_may_be_a_gpu(command: list[str | Path], output: str) -> None:
@@ -127,6 +132,16 @@ def test_decoding_in_pages_on_a_gpu_needs_one(tmp_path: Path) -> None:
     program = tmp_path / "paged_decode"
     compile_cuda_program(paged_decode("cuda"), program)
     run_where_there_may_be_a_gpu([program, "2", "50", "20"], "tokens/s")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs CUDA's headers")
+def test_the_engine_on_a_gpu_needs_one(tmp_path: Path) -> None:
+    program, kernels = tmp_path / "check", tmp_path / "layers.o"
+    run(["nvcc", "-c", ROOT / "examples/engine/layers.cu", "-o", kernels])
+    sources = [*sources_of_check("device_cuda.c"), kernels]
+    options = ["-O2", "-DENGINE_CUDA", "-lcublas", "-lstdc++", "-lm", "-pthread"]
+    compile_cuda_program(sources, program, *options)
+    run_where_there_may_be_a_gpu([program, "--device", "cuda", "50"], "logits deviate by")
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs CUDA's headers")
