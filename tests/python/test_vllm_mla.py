@@ -206,22 +206,23 @@ def test_what_the_backend_says_of_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("major", "minor", "cache", "complaint"),
+    ("major", "minor", "cache", "dtype", "complaint"),
     [
-        (7, 5, "auto", "compute capability 7.5 has no kernel"),
-        (8, 0, "fp8", None),
-        (8, 0, "fp8_ds_mla", "only compute capability 9.0 reads fp8_ds_mla, this is 8.0"),
-        (9, 0, "fp8_ds_mla", None),
-        (10, 0, "auto", None),
+        (7, 5, "auto", "bfloat16", "compute capability 7.5 has no kernel"),
+        (8, 0, "fp8", "float16", None),
+        (8, 0, "fp8_ds_mla", "bfloat16", "capability 9.0 reads fp8_ds_mla, this is 8.0"),
+        (9, 0, "fp8_ds_mla", "bfloat16", None),
+        (9, 0, "fp8_ds_mla", "float16", "a model of bfloat16, this one is of torch.float16"),
+        (10, 0, "auto", "bfloat16", None),
     ],
 )
-def test_devices(major: int, minor: int, cache: str, complaint: str | None) -> None:
+def test_devices(major: int, minor: int, cache: str, dtype: str, complaint: str | None) -> None:
     with stub("cuda"):
         from flashattn.vllm._mla_backend import FlashAttnMLABackend as backend
 
         capability = SimpleNamespace(major=major, minor=minor)
         found = backend.supports_combination(
-            576, torch.bfloat16, cache, 64, True, False, False, False, capability
+            576, getattr(torch, dtype), cache, 64, True, False, False, False, capability
         )
         assert found is None if complaint is None else complaint in found
 

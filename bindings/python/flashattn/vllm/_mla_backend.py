@@ -93,7 +93,7 @@ class FlashAttnMLABackend(MLACommonBackend):
         use_mm_prefix: bool,
         device_capability: Any,
     ) -> str | None:
-        return _mla.why_not(kv_cache_dtype, device_capability)
+        return _mla.why_not(kv_cache_dtype, dtype, device_capability)
 
 
 @dataclass
