@@ -45,20 +45,22 @@ typedef struct checks {
     double largest; /* deviation of a logit */
 } checks_t;
 
-static void multiply(const float *matrix, const double *x, int rows, int columns, double *y) {
-    for (int i = 0; i < rows; i++) {
+static void multiply(const matrix_t *matrix, const double *x, double *y) {
+    const float *weights = matrix->data;
+    for (int64_t i = 0; i < matrix->rows; i++) {
         y[i] = 0;
-        for (int j = 0; j < columns; j++)
-            y[i] += (double)matrix[i * columns + j] * x[j];
+        for (int64_t j = 0; j < matrix->columns; j++)
+            y[i] += (double)weights[i * matrix->columns + j] * x[j];
     }
 }
 
-static void normalize(const double *x, const float *weight, double *y) {
+static void normalize(const double *x, const matrix_t *norm, double *y) {
+    const float *weights = norm->data;
     double sum = 0;
     for (int i = 0; i < WIDTH; i++)
         sum += x[i] * x[i];
     for (int i = 0; i < WIDTH; i++)
-        y[i] = x[i] / sqrt(sum / WIDTH + (double)SIZES.epsilon) * (double)weight[i];
+        y[i] = x[i] / sqrt(sum / WIDTH + (double)SIZES.epsilon) * (double)weights[i];
 }
 
 static void turn(double *head, int position) {
@@ -92,29 +94,30 @@ static void attend(const plain_t *p, int layer, const double *q, int n_tokens, d
 static void plain_layer(plain_t *p, const layer_t *layer, int number, double *hidden) {
     double x[WIDTH], qkv[QKV], o[WIDTH], y[WIDTH], gates[2 * INNER];
     const int position = p->n_tokens;
-    normalize(hidden, layer->attention_norm, x);
-    multiply(layer->qkv, x, QKV, WIDTH, qkv);
+    normalize(hidden, &layer->attention_norm, x);
+    multiply(&layer->qkv, x, qkv);
     for (int head = 0; head < 8; head++) /* of Q and of K */
         turn(qkv + head * D_HEAD, position);
     memcpy(p->k[number][position], qkv + WIDTH, sizeof p->k[0][0]);
     memcpy(p->v[number][position], qkv + WIDTH + 2 * D_HEAD, sizeof p->v[0][0]);
     attend(p, number, qkv, position + 1, o);
-    multiply(layer->output, o, WIDTH, WIDTH, y);
+    multiply(&layer->output, o, y);
     for (int i = 0; i < WIDTH; i++)
         hidden[i] += y[i];
-    normalize(hidden, layer->mlp_norm, x);
-    multiply(layer->gate_up, x, 2 * INNER, WIDTH, gates);
+    normalize(hidden, &layer->mlp_norm, x);
+    multiply(&layer->gate_up, x, gates);
     for (int i = 0; i < INNER; i++)
         gates[i] = gates[i] / (1 + exp(-gates[i])) * gates[INNER + i];
-    multiply(layer->down, gates, WIDTH, INNER, y);
+    multiply(&layer->down, gates, y);
     for (int i = 0; i < WIDTH; i++)
         hidden[i] += y[i];
 }
 
 /* Computes the next token; hidden becomes its last state. */
 static void plain_token(plain_t *p, const model_t *model, int32_t token, double *hidden) {
+    const float *embedding = model->embedding.data;
     for (int i = 0; i < WIDTH; i++)
-        hidden[i] = (double)model->embedding[token * WIDTH + i];
+        hidden[i] = (double)embedding[token * WIDTH + i];
     for (int i = 0; i < LAYERS; i++)
         plain_layer(p, &model->layers[i], i, hidden);
     p->n_tokens++;
@@ -129,8 +132,8 @@ static void compare(void *context, int number, const float *logits) {
         c->plain[number] = allocate(1, sizeof *c->plain[number]);
     while (c->plain[number]->n_tokens < s->n_tokens - 1)
         plain_token(c->plain[number], c->model, s->tokens[c->plain[number]->n_tokens], hidden);
-    normalize(hidden, c->model->norm, last);
-    multiply(c->model->embedding, last, (int)SIZES.n_tokens, WIDTH, expected);
+    normalize(hidden, &c->model->norm, last);
+    multiply(&c->model->embedding, last, expected);
     for (int i = 0; i < SIZES.n_tokens; i++)
         c->largest = fmax(c->largest, fabs((double)logits[i] - expected[i]));
     c->n_logits += SIZES.n_tokens;

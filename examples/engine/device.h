@@ -11,18 +11,10 @@
 
 #include <stddef.h>
 
-/* Weights of [rows, columns], in the device's type. */
 typedef struct matrix {
-    const void *data;
+    void *data;
     int64_t rows, columns;
 } matrix_t;
-
-/* Weights of RMSNorm, in fp32. */
-typedef struct norm {
-    const float *weights;
-    int64_t width;
-    float epsilon;
-} norm_t;
 
 /* What becomes of a product. */
 typedef enum result { IN_TYPE, IN_FP32, ADDED_TO_FP32 } result_t;
@@ -39,9 +31,9 @@ struct device {
      * allocate_host(), which the device reads and writes too. */
     void *(*allocate)(device_t *device, size_t bytes);
     void *(*allocate_host)(device_t *device, size_t bytes);
-    /* Returns numbers where the device can read them, as fp32 or in its type. It may be `from`,
-     * which must stay. */
-    const void *(*place)(device_t *device, const float *from, int64_t count, int32_t dtype);
+    /* Returns numbers where the device can read them, as fp32 or in its type. They may stay at
+     * `from`. */
+    void *(*place)(device_t *device, const float *from, int64_t count, int32_t dtype);
 
     /* Between the device and memory of allocate_host(), which stays as it is until wait(). */
     void (*copy)(device_t *device, void *to, const void *from, size_t bytes);
@@ -60,9 +52,9 @@ struct device {
     /* hidden [n, columns], fp32: the rows of the table that the tokens name. */
     void (*embed)(device_t *device, const int32_t *tokens, int64_t n, const matrix_t *table,
                   float *hidden);
-    /* y [n, width] = RMSNorm(x) * weights, of the rows of x that are named, or of the first n. */
+    /* y [n, columns] = RMSNorm(x) * norm, of the rows of x that are named, or of the first n. */
     void (*normalize)(device_t *device, const float *x, const int32_t *rows, int64_t n,
-                      const norm_t *norm, void *y);
+                      const matrix_t *norm, float epsilon, void *y);
     /* y [n, rows of the matrix] = x [n, columns] matrix^T, or y += that. */
     void (*multiply)(device_t *device, const void *x, int64_t n, const matrix_t *matrix,
                      result_t result, void *y);

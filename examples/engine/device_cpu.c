@@ -26,9 +26,9 @@ static void *cpu_allocate(device_t *device, size_t bytes) {
     return list_add(&((cpu_t *)device)->memory, allocate(bytes, 1));
 }
 
-static const void *cpu_place(device_t *device, const float *from, int64_t count, int32_t dtype) {
+static void *cpu_place(device_t *device, const float *from, int64_t count, int32_t dtype) {
     (void)device, (void)count, (void)dtype; /* which is fp32 */
-    return from;
+    return (void *)from;
 }
 
 static void cpu_copy(device_t *device, void *to, const void *from, size_t bytes) {
@@ -80,15 +80,16 @@ static float dot(const float *a, const float *b, int64_t n) {
 }
 
 static void cpu_normalize(device_t *device, const float *x, const int32_t *rows, int64_t n,
-                          const norm_t *norm, void *to) {
-    const int64_t width = norm->width;
+                          const matrix_t *norm, float epsilon, void *to) {
+    const int64_t width = norm->columns;
+    const float *weights = norm->data;
     float *y = to;
     (void)device;
     for (int64_t i = 0; i < n; i++, y += width) {
         const float *row = x + (rows != NULL ? rows[i] : i) * width;
-        const float factor = 1 / sqrtf(dot(row, row, width) / (float)width + norm->epsilon);
+        const float factor = 1 / sqrtf(dot(row, row, width) / (float)width + epsilon);
         for (int64_t j = 0; j < width; j++)
-            y[j] = row[j] * factor * norm->weights[j];
+            y[j] = row[j] * factor * weights[j];
     }
 }
 

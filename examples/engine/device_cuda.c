@@ -80,7 +80,7 @@ static void cuda_wait(device_t *device) {
     check_cuda(cudaStreamSynchronize(((cuda_t *)device)->stream), "waiting for the device");
 }
 
-static const void *cuda_place(device_t *device, const float *from, int64_t count, int32_t dtype) {
+static void *cuda_place(device_t *device, const float *from, int64_t count, int32_t dtype) {
     cuda_t *c = (cuda_t *)device;
     const size_t bytes = (size_t)count * sizeof *from;
     if (dtype == FLASH_DTYPE_FP32) {
@@ -151,9 +151,8 @@ static void cuda_embed(device_t *device, const int32_t *tokens, int64_t n, const
 }
 
 static void cuda_normalize(device_t *device, const float *x, const int32_t *rows, int64_t n,
-                           const norm_t *norm, void *y) {
-    layers_normalize(((cuda_t *)device)->stream, x, rows, n, norm->weights, norm->width,
-                     norm->epsilon, y);
+                           const matrix_t *norm, float epsilon, void *y) {
+    layers_normalize(((cuda_t *)device)->stream, x, rows, n, norm->data, norm->columns, epsilon, y);
     check_launch("a norm");
 }
 

@@ -184,8 +184,7 @@ static void add_to_step(step_t *step, const served_t *s) {
         step->wanted[step->n_logits++] = step->n_tokens - 1;
 }
 
-static void compute(engine_t *e) {
-    step_t *step = forward_step(e->forward);
+static void compute(engine_t *e, step_t *step) {
     step->batch = step->n_tokens = step->n_logits = step->longest = step->longest_k = 0;
     step->starts[0] = 0;
     for (int i = 0; i < e->n_running; i++)
@@ -193,7 +192,7 @@ static void compute(engine_t *e) {
             add_to_step(step, e->running[i]);
     e->counts.tokens += step->n_tokens;
     forward_run(e->forward);
-    e->counts.attention_seconds += forward_attention_seconds(e->forward);
+    e->counts.attention_seconds += step->attention_seconds;
 }
 
 /* The pages that the step has filled can be shared from now on. */
@@ -210,18 +209,17 @@ static void add_token(served_t *s, int32_t token) {
     q->is_done = token == q->end || q->n_tokens == q->most_tokens;
 }
 
-static void end_step(engine_t *e) {
-    const int32_t *chosen = forward_chosen(e->forward);
-    const float *logits = forward_logits(e->forward);
+static void end_step(engine_t *e, const step_t *step) {
     int n_left = 0, n_chosen = 0;
     for (int i = 0; i < e->n_running; i++) {
         served_t *s = e->running[i];
         const bool wants = wants_token(s);
         keep_pages(e, s);
         if (wants) {
-            add_token(s, chosen[n_chosen]);
+            add_token(s, step->chosen[n_chosen]);
             if (e->observer != NULL)
-                e->observer(e->context, s->number, logits + n_chosen * e->model->sizes.n_tokens);
+                e->observer(e->context, s->number,
+                            step->logits + n_chosen * e->model->sizes.n_tokens);
             n_chosen++;
         }
         if (s->sequence.is_done)
@@ -236,12 +234,13 @@ static void end_step(engine_t *e) {
 
 bool engine_step(engine_t *e) {
     const double begin = now();
+    step_t *step = forward_step(e->forward);
     admit(e);
     if (e->n_running == 0)
         return false;
     schedule(e);
-    compute(e);
-    end_step(e);
+    compute(e, step);
+    end_step(e, step);
     e->counts.steps++;
     e->counts.seconds += now() - begin;
     return true;

@@ -8,28 +8,16 @@
 
 #include <stdlib.h>
 
-/* A layer's weights on the device. */
-typedef struct placed {
-    norm_t attention_norm, mlp_norm;
-    matrix_t qkv, output, gate_up, down;
-} placed_t;
-
 struct forward {
-    const sizes_t *sizes;
+    model_t model; /* on the device */
     device_t *device;
     limits_t limits;
-    placed_t *layers;
-    norm_t norm;
-    matrix_t embedding;
-    const void *cos, *sin;
     unsigned char *k, *v; /* [layers, n_pages, PAGE_SIZE, n_heads_kv, d_head] */
     step_t step;          /* the host's arrays */
     step_t on_device;     /* the device's, which lie behind each other likewise */
     int32_t *after;       /* [batch]: tokens in the cache then */
-    float *hidden, *logits;
+    float *hidden;
     void *inner, *qkv, *turned, *attended, *gates, *gated;
-    int32_t *chosen, *host_chosen;
-    float *host_logits;
     void *workspace;
     uint64_t workspace_size;
 };
@@ -45,7 +33,7 @@ static size_t bytes_of(int32_t dtype) {
 }
 
 static size_t layer_bytes(const forward_t *f) {
-    const sizes_t *s = f->sizes;
+    const sizes_t *s = &f->model.sizes;
     return (size_t)(f->limits.n_pages * PAGE_SIZE * s->n_heads_kv * s->d_head) *
            bytes_of(f->limits.cache_dtype);
 }
@@ -61,7 +49,7 @@ static flash_paging_t paging_of(const forward_t *f) {
 
 /* Returns the pages of a layer. */
 static flash_tensor_t pool(const forward_t *f, unsigned char *cache, int layer) {
-    const sizes_t *s = f->sizes;
+    const sizes_t *s = &f->model.sizes;
     flash_tensor_t tensor = flash_tensor_bshd(cache + (size_t)layer * layer_bytes(f), PAGE_SIZE,
                                               s->n_heads_kv, s->d_head);
     tensor.dtype = f->limits.cache_dtype;
@@ -70,26 +58,26 @@ static flash_tensor_t pool(const forward_t *f, unsigned char *cache, int layer) 
 
 /* Returns heads of Q, K or V in rows of all three: the first of them is number `head`. */
 static flash_tensor_t heads_of(const forward_t *f, int64_t head) {
-    const size_t at = (size_t)(head * f->sizes->d_head) * bytes_of(f->device->dtype);
+    const size_t at = (size_t)(head * f->model.sizes.d_head) * bytes_of(f->device->dtype);
     flash_tensor_t tensor = FLASH_TENSOR_INIT;
     tensor.data = (unsigned char *)f->qkv + at;
-    tensor.stride_seq = model_qkv_width(f->sizes);
-    tensor.stride_head = f->sizes->d_head;
+    tensor.stride_seq = model_qkv_width(&f->model.sizes);
+    tensor.stride_head = f->model.sizes.d_head;
     return tensor;
 }
 
 static flash_tensor_t dense(const forward_t *f, void *data) {
-    return flash_tensor_bshd(data, 1, f->sizes->n_heads, f->sizes->d_head);
+    return flash_tensor_bshd(data, 1, f->model.sizes.n_heads, f->model.sizes.d_head);
 }
 
 static void append(forward_t *f, int layer) {
-    const sizes_t *s = f->sizes;
+    const sizes_t *s = &f->model.sizes;
     const flash_paging_t paging = paging_of(f);
     flash_rotary_t rotary = FLASH_ROTARY_INIT;
     rotary.dtype = FLASH_DTYPE_FP32;
     rotary.flags = FLASH_ROTARY_INTERLEAVED;
-    rotary.cos = f->cos;
-    rotary.sin = f->sin;
+    rotary.cos = f->model.cos.data;
+    rotary.sin = f->model.sin.data;
     rotary.stride_position = s->d_head / 2;
     rotary.n_positions = s->context;
     rotary.rotary_dim = s->d_head;
@@ -118,7 +106,7 @@ static void append(forward_t *f, int layer) {
 
 static flash_forward_args_t attention_of(const forward_t *f, int layer,
                                          const flash_paging_t *paging) {
-    const sizes_t *s = f->sizes;
+    const sizes_t *s = &f->model.sizes;
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
     args.device = f->device->number;
     args.dtype = f->device->dtype;
@@ -167,18 +155,19 @@ static void make_workspace(forward_t *f) {
 
 static void compute_layer(forward_t *f, int number) {
     device_t *d = f->device;
-    const placed_t *layer = &f->layers[number];
+    const layer_t *layer = &f->model.layers[number];
+    const float epsilon = f->model.sizes.epsilon;
     const int64_t n = f->step.n_tokens;
-    d->normalize(d, f->hidden, NULL, n, &layer->attention_norm, f->inner);
+    d->normalize(d, f->hidden, NULL, n, &layer->attention_norm, epsilon, f->inner);
     d->multiply(d, f->inner, n, &layer->qkv, IN_TYPE, f->qkv);
     d->note(d, 2 * number);
     append(f, number);
     attend(f, number);
     d->note(d, 2 * number + 1);
     d->multiply(d, f->attended, n, &layer->output, ADDED_TO_FP32, f->hidden);
-    d->normalize(d, f->hidden, NULL, n, &layer->mlp_norm, f->inner);
+    d->normalize(d, f->hidden, NULL, n, &layer->mlp_norm, epsilon, f->inner);
     d->multiply(d, f->inner, n, &layer->gate_up, IN_TYPE, f->gates);
-    d->gate(d, f->gates, n, f->sizes->inner, f->gated);
+    d->gate(d, f->gates, n, f->model.sizes.inner, f->gated);
     d->multiply(d, f->gated, n, &layer->down, ADDED_TO_FP32, f->hidden);
 }
 
@@ -186,14 +175,15 @@ static void compute(void *forward) {
     forward_t *f = forward;
     device_t *d = f->device;
     const int64_t n = f->step.n_logits;
-    d->embed(d, f->on_device.tokens, f->step.n_tokens, &f->embedding, f->hidden);
-    for (int i = 0; i < f->sizes->n_layers; i++)
+    d->embed(d, f->on_device.tokens, f->step.n_tokens, &f->model.embedding, f->hidden);
+    for (int i = 0; i < f->model.sizes.n_layers; i++)
         compute_layer(f, i);
     if (n == 0)
         return;
-    d->normalize(d, f->hidden, f->on_device.wanted, n, &f->norm, f->inner);
-    d->multiply(d, f->inner, n, &f->embedding, IN_FP32, f->logits);
-    d->choose(d, f->logits, n, f->sizes->n_tokens, f->chosen);
+    d->normalize(d, f->hidden, f->on_device.wanted, n, &f->model.norm, f->model.sizes.epsilon,
+                 f->inner);
+    d->multiply(d, f->inner, n, &f->model.embedding, IN_FP32, f->on_device.logits);
+    d->choose(d, f->on_device.logits, n, f->model.sizes.n_tokens, f->on_device.chosen);
 }
 
 /* ---- A step ---- */
@@ -211,10 +201,8 @@ static int pad(forward_t *f) {
     const int32_t batch = 1 << shape < f->limits.most_running ? 1 << shape : f->limits.most_running;
     for (int32_t b = s->batch; b < batch; b++) {
         s->starts[b + 1] = s->n_tokens;
-        s->before[b] = s->tokens[b] = 0;
+        s->before[b] = s->tokens[b] = s->wanted[b] = 0;
     }
-    for (int32_t i = s->n_logits; i < batch; i++)
-        s->wanted[i] = 0;
     s->batch = s->n_tokens = s->n_logits = batch;
     s->longest_k = s->row_ids * PAGE_SIZE;
     return shape;
@@ -225,35 +213,23 @@ void forward_run(forward_t *f) {
     step_t *s = &f->step;
     const int shape = pad(f);
     const size_t n = (size_t)(s->table - s->tokens) + (size_t)s->batch * (size_t)s->row_ids;
+    const size_t n_logits = (size_t)s->n_logits, row = (size_t)f->model.sizes.n_tokens;
     d->copy(d, f->on_device.tokens, s->tokens, n * sizeof *s->tokens);
     d->run(d, shape, compute, f);
-    d->copy(d, f->host_chosen, f->chosen, (size_t)s->n_logits * sizeof *f->chosen);
-    if (f->host_logits != NULL)
-        d->copy(d, f->host_logits, f->logits,
-                (size_t)(s->n_logits * f->sizes->n_tokens) * sizeof *f->logits);
+    d->copy(d, s->chosen, f->on_device.chosen, n_logits * sizeof *s->chosen);
+    if (s->logits != NULL)
+        d->copy(d, s->logits, f->on_device.logits, n_logits * row * sizeof *s->logits);
     d->wait(d);
+    s->attention_seconds = 0;
+    for (int i = 0; i < f->model.sizes.n_layers; i++)
+        s->attention_seconds += d->seconds(d, 2 * i, 2 * i + 1);
 }
 
 step_t *forward_step(forward_t *f) {
     return &f->step;
 }
 
-const int32_t *forward_chosen(const forward_t *f) {
-    return f->host_chosen;
-}
-
-const float *forward_logits(const forward_t *f) {
-    return f->host_logits;
-}
-
-double forward_attention_seconds(const forward_t *f) {
-    double seconds = 0;
-    for (int i = 0; i < f->sizes->n_layers; i++)
-        seconds += f->device->seconds(f->device, 2 * i, 2 * i + 1);
-    return seconds;
-}
-
-const char *forward_kernel(forward_t *f) {
+const char *forward_kernel(const forward_t *f) {
     const flash_kernel_t *kernel;
     const flash_paging_t paging = paging_of(f);
     const flash_forward_args_t args = attention_of(f, 0, &paging);
@@ -263,77 +239,49 @@ const char *forward_kernel(forward_t *f) {
 
 /* ---- Making ---- */
 
-static norm_t place_norm(const forward_t *f, const float *weights) {
-    const int64_t width = model_width(f->sizes);
-    return (norm_t){f->device->place(f->device, weights, width, FLASH_DTYPE_FP32), width,
-                    f->sizes->epsilon};
-}
+typedef void *(*allocate_t)(device_t *device, size_t bytes);
 
-static matrix_t place_matrix(const forward_t *f, const float *weights, int64_t rows,
-                             int64_t columns) {
-    return (matrix_t){f->device->place(f->device, weights, rows * columns, f->device->dtype), rows,
-                      columns};
-}
-
-static placed_t place_layer(const forward_t *f, const layer_t *l) {
-    const int64_t width = model_width(f->sizes), inner = f->sizes->inner;
-    return (placed_t){.attention_norm = place_norm(f, l->attention_norm),
-                      .mlp_norm = place_norm(f, l->mlp_norm),
-                      .qkv = place_matrix(f, l->qkv, model_qkv_width(f->sizes), width),
-                      .output = place_matrix(f, l->output, width, width),
-                      .gate_up = place_matrix(f, l->gate_up, 2 * inner, width),
-                      .down = place_matrix(f, l->down, width, inner)};
-}
-
-static void place_model(forward_t *f, const model_t *m) {
-    const int64_t n_angles = f->sizes->context * f->sizes->d_head / 2;
-    f->layers = allocate((size_t)f->sizes->n_layers, sizeof *f->layers);
-    for (int i = 0; i < f->sizes->n_layers; i++)
-        f->layers[i] = place_layer(f, &m->layers[i]);
-    f->norm = place_norm(f, m->norm);
-    f->embedding = place_matrix(f, m->embedding, f->sizes->n_tokens, model_width(f->sizes));
-    f->cos = f->device->place(f->device, m->cos, n_angles, FLASH_DTYPE_FP32);
-    f->sin = f->device->place(f->device, m->sin, n_angles, FLASH_DTYPE_FP32);
-}
-
-/* Lays the arrays of a step behind each other, the table last, since little of it is used. */
-static step_t lay_step(const limits_t *l, int32_t row_ids,
-                       void *(*allocate)(device_t *device, size_t bytes), device_t *device) {
+/* The arrays that go to the device lie behind each other, the table last, since little of it is
+ * used. */
+static step_t make_step(const forward_t *f, allocate_t allocate_on) {
+    const limits_t *l = &f->limits;
+    const int64_t context = f->model.sizes.context, most_k = (int64_t)l->n_pages * PAGE_SIZE;
+    const int32_t row_ids = pages_for(context < most_k ? context : most_k);
     const size_t n = (size_t)(l->most_tokens + l->most_running * (3 + row_ids) + 1);
-    step_t s = {.row_ids = row_ids, .tokens = allocate(device, n * sizeof *s.tokens)};
+    step_t s = {.row_ids = row_ids, .tokens = allocate_on(f->device, n * sizeof *s.tokens)};
     s.starts = s.tokens + l->most_tokens;
     s.before = s.starts + l->most_running + 1;
     s.wanted = s.before + l->most_running;
     s.table = s.wanted + l->most_running;
+    s.chosen = allocate_on(f->device, (size_t)l->most_running * sizeof *s.chosen);
     return s;
 }
 
-static void *rows_of(const forward_t *f, int64_t columns, int32_t dtype) {
-    return f->device->allocate(f->device,
-                               (size_t)f->limits.most_tokens * (size_t)columns * bytes_of(dtype));
+static float *make_logits(const forward_t *f, allocate_t allocate_on) {
+    const int64_t count = f->limits.most_running * f->model.sizes.n_tokens;
+    return allocate_on(f->device, (size_t)count * sizeof(float));
+}
+
+static void *make_rows(const forward_t *f, int64_t columns, int32_t dtype) {
+    const int64_t count = f->limits.most_tokens * columns;
+    return f->device->allocate(f->device, (size_t)count * bytes_of(dtype));
 }
 
 static void make_arrays(forward_t *f, bool with_logits) {
     device_t *d = f->device;
-    const sizes_t *s = f->sizes;
-    const limits_t *l = &f->limits;
-    const int64_t most_k = (int64_t)l->n_pages * PAGE_SIZE;
-    const int32_t row_ids = pages_for(s->context < most_k ? s->context : most_k);
-    const size_t batch = (size_t)l->most_running, logits = batch * (size_t)s->n_tokens;
-    f->step = lay_step(l, row_ids, d->allocate_host, d);
-    f->on_device = lay_step(l, row_ids, d->allocate, d);
-    f->after = d->allocate(d, batch * sizeof *f->after);
-    f->chosen = d->allocate(d, batch * sizeof *f->chosen);
-    f->host_chosen = d->allocate_host(d, batch * sizeof *f->chosen);
-    f->logits = d->allocate(d, logits * sizeof *f->logits);
-    f->host_logits = with_logits ? d->allocate_host(d, logits * sizeof *f->logits) : NULL;
-    f->hidden = rows_of(f, model_width(s), FLASH_DTYPE_FP32);
-    f->inner = rows_of(f, model_width(s), d->dtype);
-    f->qkv = rows_of(f, model_qkv_width(s), d->dtype);
-    f->turned = rows_of(f, model_width(s), d->dtype);
-    f->attended = rows_of(f, model_width(s), d->dtype);
-    f->gates = rows_of(f, 2 * s->inner, d->dtype);
-    f->gated = rows_of(f, s->inner, d->dtype);
+    const sizes_t *s = &f->model.sizes;
+    f->step = make_step(f, d->allocate_host);
+    f->step.logits = with_logits ? make_logits(f, d->allocate_host) : NULL;
+    f->on_device = make_step(f, d->allocate);
+    f->on_device.logits = make_logits(f, d->allocate);
+    f->after = d->allocate(d, (size_t)f->limits.most_running * sizeof *f->after);
+    f->hidden = make_rows(f, model_width(s), FLASH_DTYPE_FP32);
+    f->inner = make_rows(f, model_width(s), d->dtype);
+    f->qkv = make_rows(f, model_qkv_width(s), d->dtype);
+    f->turned = make_rows(f, model_width(s), d->dtype);
+    f->attended = make_rows(f, model_width(s), d->dtype);
+    f->gates = make_rows(f, 2 * s->inner, d->dtype);
+    f->gated = make_rows(f, s->inner, d->dtype);
     f->k = d->allocate(d, (size_t)s->n_layers * layer_bytes(f));
     f->v = d->allocate(d, (size_t)s->n_layers * layer_bytes(f));
 }
@@ -343,17 +291,15 @@ forward_t *forward_make(const model_t *model, device_t *device, const limits_t *
     forward_t *f = allocate(1, sizeof *f);
     if (2 * model->sizes.n_layers > MOST_MOMENTS)
         fail("the model has %d layers, more than %d", (int)model->sizes.n_layers, MOST_MOMENTS / 2);
-    f->sizes = &model->sizes;
     f->device = device;
     f->limits = *limits;
-    place_model(f, model);
+    f->model = model_place(model, device);
     make_arrays(f, with_logits);
     make_workspace(f);
-    device->wait(device);
     return f;
 }
 
 void forward_free(forward_t *f) {
-    free(f->layers);
+    free(f->model.layers);
     free(f);
 }

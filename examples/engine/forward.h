@@ -29,6 +29,10 @@ typedef struct step {
     int32_t *before;   /* [batch]: its tokens in the cache */
     int32_t *wanted;   /* [n_logits]: tokens of the step whose logits are wanted */
     int32_t *table;    /* [batch, row_ids]: its pages */
+    /* What comes of it. */
+    int32_t *chosen;          /* [n_logits]: the likeliest next tokens */
+    float *logits;            /* [n_logits, the vocabulary's tokens]; NULL: not wanted */
+    double attention_seconds; /* of all layers */
 } step_t;
 
 int32_t pages_for(int64_t n_tokens);
@@ -41,12 +45,9 @@ void forward_free(forward_t *forward); /* what the device has stays there until 
 /* Returns the step that is to be filled in, whose arrays are large enough for the limits. */
 step_t *forward_step(forward_t *forward);
 
-/* Computes it. The likeliest next tokens [n_logits] are chosen then. */
+/* Computes it; the sizes may be larger then. */
 void forward_run(forward_t *forward);
-const int32_t *forward_chosen(const forward_t *forward);
-const float *forward_logits(const forward_t *forward); /* [n_logits, n_tokens]; NULL: not wanted */
 
-double forward_attention_seconds(const forward_t *forward); /* of the step */
-const char *forward_kernel(forward_t *forward);             /* the name of the step's */
+const char *forward_kernel(const forward_t *forward); /* the name of the step's */
 
 #endif

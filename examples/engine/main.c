@@ -114,7 +114,7 @@ static void report(const program_t *p, int32_t n_pages) {
     if (c->steps == 0)
         return;
     fprintf(stderr,
-            "%" PRId64 " steps, %.1f ms each, of which attention has %.0f %% (%s)\n"
+            "%" PRId64 " steps, %.2f ms each, of which attention has %.0f %% (%s)\n"
             "%" PRId64 " tokens, %.1f per second; %" PRId64 " more had their pages already\n"
             "%" PRId32 " of %" PRId32 " pages of %d tokens in use at most, %" PRId64
             " times given back\n",

@@ -19,20 +19,21 @@ int64_t model_qkv_width(const sizes_t *s) {
 
 /* ---- Weights ---- */
 
-static float *numbers(int64_t rows, int64_t columns) {
-    return allocate((size_t)rows * (size_t)columns, sizeof(float));
+static matrix_t zeros(model_t *m, int64_t rows, int64_t columns) {
+    const size_t count = (size_t)rows * (size_t)columns;
+    return (matrix_t){list_add(&m->memory, allocate(count, sizeof(float))), rows, columns};
 }
 
 static void make_rotary(model_t *m) {
     const int64_t pairs = m->sizes.d_head / 2;
-    m->cos = numbers(m->sizes.context, pairs);
-    m->sin = numbers(m->sizes.context, pairs);
+    m->cos = zeros(m, m->sizes.context, pairs);
+    m->sin = zeros(m, m->sizes.context, pairs);
     for (int64_t position = 0; position < m->sizes.context; position++)
         for (int64_t i = 0; i < pairs; i++) {
             const double power = 2.0 * (double)i / (double)m->sizes.d_head;
             const double angle = (double)position * pow(m->sizes.rotary_base, -power);
-            m->cos[position * pairs + i] = (float)cos(angle);
-            m->sin[position * pairs + i] = (float)sin(angle);
+            ((float *)m->cos.data)[position * pairs + i] = (float)cos(angle);
+            ((float *)m->sin.data)[position * pairs + i] = (float)sin(angle);
         }
 }
 
@@ -42,35 +43,50 @@ static model_t *make_model(const sizes_t *s) {
     m->sizes = *s;
     m->layers = allocate((size_t)s->n_layers, sizeof *m->layers);
     for (int64_t i = 0; i < s->n_layers; i++)
-        m->layers[i] = (layer_t){
-            .attention_norm = numbers(1, width),
-            .qkv = numbers(model_qkv_width(s), width),
-            .output = numbers(width, width),
-            .mlp_norm = numbers(1, width),
-            .gate_up = numbers(2 * s->inner, width),
-            .down = numbers(width, s->inner),
-        };
-    m->norm = numbers(1, width);
-    m->embedding = numbers(s->n_tokens, width);
+        m->layers[i] = (layer_t){.attention_norm = zeros(m, 1, width),
+                                 .qkv = zeros(m, model_qkv_width(s), width),
+                                 .output = zeros(m, width, width),
+                                 .mlp_norm = zeros(m, 1, width),
+                                 .gate_up = zeros(m, 2 * s->inner, width),
+                                 .down = zeros(m, width, s->inner)};
+    m->norm = zeros(m, 1, width);
+    m->embedding = zeros(m, s->n_tokens, width);
     make_rotary(m);
     return m;
 }
 
 void model_free(model_t *m) {
-    for (int64_t i = 0; i < m->sizes.n_layers; i++) {
-        free(m->layers[i].attention_norm);
-        free(m->layers[i].qkv);
-        free(m->layers[i].output);
-        free(m->layers[i].mlp_norm);
-        free(m->layers[i].gate_up);
-        free(m->layers[i].down);
-    }
+    list_free(&m->memory, free);
     free(m->layers);
-    free(m->norm);
-    free(m->embedding);
-    free(m->cos);
-    free(m->sin);
     free(m);
+}
+
+/* ---- On a device ---- */
+
+static matrix_t place(device_t *device, const matrix_t *m, int32_t dtype) {
+    return (matrix_t){device->place(device, m->data, m->rows * m->columns, dtype), m->rows,
+                      m->columns};
+}
+
+static layer_t place_layer(device_t *d, const layer_t *l) {
+    return (layer_t){.attention_norm = place(d, &l->attention_norm, FLASH_DTYPE_FP32),
+                     .qkv = place(d, &l->qkv, d->dtype),
+                     .output = place(d, &l->output, d->dtype),
+                     .mlp_norm = place(d, &l->mlp_norm, FLASH_DTYPE_FP32),
+                     .gate_up = place(d, &l->gate_up, d->dtype),
+                     .down = place(d, &l->down, d->dtype)};
+}
+
+model_t model_place(const model_t *m, device_t *device) {
+    layer_t *layers = allocate((size_t)m->sizes.n_layers, sizeof *layers);
+    for (int64_t i = 0; i < m->sizes.n_layers; i++)
+        layers[i] = place_layer(device, &m->layers[i]);
+    return (model_t){.sizes = m->sizes,
+                     .layers = layers,
+                     .norm = place(device, &m->norm, FLASH_DTYPE_FP32),
+                     .embedding = place(device, &m->embedding, device->dtype),
+                     .cos = place(device, &m->cos, FLASH_DTYPE_FP32),
+                     .sin = place(device, &m->sin, FLASH_DTYPE_FP32)};
 }
 
 /* ---- From a file ---- */
@@ -95,63 +111,69 @@ static sizes_t read_sizes(const gguf_t *file, int64_t n_tokens) {
     return s;
 }
 
+/* Reads some rows of a matrix. */
+static void read_rows(const gguf_t *file, const char *name, const matrix_t *m, int64_t first,
+                      int64_t rows) {
+    gguf_read(file, name, rows, m->columns, (float *)m->data + first * m->columns);
+}
+
 static void read_layer(const gguf_t *file, const sizes_t *s, int number, const layer_t *layer) {
     const int64_t width = model_width(s), of_kv = s->n_heads_kv * s->d_head;
     const struct {
         const char *name;
-        int64_t rows, columns;
-        float *to;
+        const matrix_t *to;
+        int64_t first, rows;
     } parts[] = {
-        {"attn_norm", 1, width, layer->attention_norm},
-        {"attn_q", width, width, layer->qkv},
-        {"attn_k", of_kv, width, layer->qkv + width * width},
-        {"attn_v", of_kv, width, layer->qkv + (width + of_kv) * width},
-        {"attn_output", width, width, layer->output},
-        {"ffn_norm", 1, width, layer->mlp_norm},
-        {"ffn_gate", s->inner, width, layer->gate_up},
-        {"ffn_up", s->inner, width, layer->gate_up + s->inner * width},
-        {"ffn_down", width, s->inner, layer->down},
+        {"attn_norm", &layer->attention_norm, 0, 1},
+        {"attn_q", &layer->qkv, 0, width},
+        {"attn_k", &layer->qkv, width, of_kv},
+        {"attn_v", &layer->qkv, width + of_kv, of_kv},
+        {"attn_output", &layer->output, 0, width},
+        {"ffn_norm", &layer->mlp_norm, 0, 1},
+        {"ffn_gate", &layer->gate_up, 0, s->inner},
+        {"ffn_up", &layer->gate_up, s->inner, s->inner},
+        {"ffn_down", &layer->down, 0, width},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         char name[64];
         snprintf(name, sizeof name, "blk.%d.%s.weight", number, parts[i].name);
-        gguf_read(file, name, parts[i].rows, parts[i].columns, parts[i].to);
+        read_rows(file, name, parts[i].to, parts[i].first, parts[i].rows);
     }
 }
 
 model_t *model_read(const gguf_t *file, int64_t n_tokens) {
     const sizes_t sizes = read_sizes(file, n_tokens);
-    const int64_t width = model_width(&sizes);
     model_t *m = make_model(&sizes);
     for (int64_t i = 0; i < sizes.n_layers; i++)
         read_layer(file, &sizes, (int)i, &m->layers[i]);
-    gguf_read(file, "output_norm.weight", 1, width, m->norm);
-    gguf_read(file, "token_embd.weight", n_tokens, width, m->embedding);
+    read_rows(file, "output_norm.weight", &m->norm, 0, 1);
+    read_rows(file, "token_embd.weight", &m->embedding, 0, n_tokens);
     return m;
 }
 
 /* ---- Random weights ---- */
 
-/* Numbers of a mean square of scale^2, or beside 1 where they multiply a norm. */
-static void fill(float *to, int64_t rows, int64_t columns, double scale, double beside) {
-    for (int64_t i = 0; i < rows * columns; i++)
-        to[i] =
-            (float)(round(1024 * (beside + scale * 1.7 * (2.0 * rand() / RAND_MAX - 1))) / 1024);
+/* Numbers of a mean square of scale^2, or beside 1 where they multiply a norm. They are multiples
+ * of 1 / 1024, which have the same value in fp16. */
+static void fill(const matrix_t *m, double scale, double beside) {
+    for (int64_t i = 0; i < m->rows * m->columns; i++) {
+        const double x = beside + scale * 1.7 * (2.0 * rand() / RAND_MAX - 1);
+        ((float *)m->data)[i] = (float)(round(1024 * x) / 1024);
+    }
 }
 
 model_t *model_random(const sizes_t *s) {
-    const int64_t width = model_width(s);
-    const double of_width = 1 / sqrt((double)width), of_inner = 1 / sqrt((double)s->inner);
     model_t *m = make_model(s);
+    const double of_width = 1 / sqrt((double)model_width(s)), of_inner = 1 / sqrt((double)s->inner);
     for (int64_t i = 0; i < s->n_layers; i++) {
-        fill(m->layers[i].attention_norm, 1, width, 0.1, 1);
-        fill(m->layers[i].qkv, model_qkv_width(s), width, 2 * of_width, 0);
-        fill(m->layers[i].output, width, width, of_width, 0);
-        fill(m->layers[i].mlp_norm, 1, width, 0.1, 1);
-        fill(m->layers[i].gate_up, 2 * s->inner, width, of_width, 0);
-        fill(m->layers[i].down, width, s->inner, of_inner, 0);
+        fill(&m->layers[i].attention_norm, 0.1, 1);
+        fill(&m->layers[i].qkv, 2 * of_width, 0);
+        fill(&m->layers[i].output, of_width, 0);
+        fill(&m->layers[i].mlp_norm, 0.1, 1);
+        fill(&m->layers[i].gate_up, of_width, 0);
+        fill(&m->layers[i].down, of_inner, 0);
     }
-    fill(m->norm, 1, width, 0.1, 1);
-    fill(m->embedding, s->n_tokens, width, 1, 0);
+    fill(&m->norm, 0.1, 1);
+    fill(&m->embedding, 1, 0);
     return m;
 }
