@@ -91,10 +91,6 @@ const engine_counts_t *engine_counts(const engine_t *e) {
     return &e->counts;
 }
 
-const char *engine_kernel(const engine_t *e) {
-    return forward_kernel(e->forward);
-}
-
 static void leave_pages(engine_t *e, served_t *s) {
     while (s->n_pages > 0)
         cache_leave(&e->cache, s->pages[--s->n_pages]);
@@ -193,6 +189,7 @@ static void compute(engine_t *e, step_t *step) {
     e->counts.tokens += step->n_tokens;
     forward_run(e->forward);
     e->counts.attention_seconds += step->attention_seconds;
+    e->counts.kernel = flash_kernel_name(step->kernel);
 }
 
 /* The pages that the step has filled can be shared from now on. */

@@ -27,6 +27,7 @@ typedef struct engine_counts {
     int64_t preemptions;   /* a sequence gave its pages back, to begin anew */
     int32_t most_pages;    /* in use at the same time */
     double seconds, attention_seconds;
+    const char *kernel; /* the name of the last step's */
 } engine_counts_t;
 
 /* The model and the device must stay. observer may be NULL. */
@@ -43,6 +44,5 @@ bool engine_step(engine_t *engine);
 
 const sequence_t *engine_sequence(const engine_t *engine, int number);
 const engine_counts_t *engine_counts(const engine_t *engine);
-const char *engine_kernel(const engine_t *engine); /* the name of the last step's */
 
 #endif

@@ -133,21 +133,20 @@ static flash_forward_args_t attention_of(const forward_t *f, int layer,
 static void attend(forward_t *f, int layer) {
     const flash_paging_t paging = paging_of(f);
     const flash_forward_args_t args = attention_of(f, layer, &paging);
-    check(flash_forward(&args, NULL, f->device->stream));
+    check(flash_forward(&args, f->step.kernel, f->device->stream));
 }
 
-/* Which kernel a step takes, and what it needs, depends on its sequences and on the longest. Graphs
- * keep the address, so that there is one workspace for all steps that can come. */
-static void make_workspace(forward_t *f) {
+/* Chooses the step's kernel, and makes the workspace larger where it needs more. Graphs go on using
+ * the one that they were recorded with, which the device keeps. */
+static void prepare(forward_t *f) {
     const flash_paging_t paging = paging_of(f);
-    flash_forward_args_t args = attention_of(f, 0, &paging);
-    args.seqlen_k = f->step.row_ids * PAGE_SIZE;
-    for (args.batch = 1; args.batch <= f->limits.most_running; args.batch++)
-        for (args.seqlen_q = 1; args.seqlen_q <= f->limits.most_tokens; args.seqlen_q++) {
-            uint64_t size;
-            check(flash_workspace_size(&args, NULL, &size));
-            f->workspace_size = size > f->workspace_size ? size : f->workspace_size;
-        }
+    const flash_forward_args_t args = attention_of(f, 0, &paging);
+    uint64_t size;
+    check(flash_select_kernel(&args, &f->step.kernel, NULL, 0));
+    check(flash_workspace_size(&args, f->step.kernel, &size));
+    if (size <= f->workspace_size)
+        return;
+    f->workspace_size = 2 * size;
     f->workspace = f->device->allocate(f->device, (size_t)f->workspace_size);
 }
 
@@ -214,6 +213,7 @@ void forward_run(forward_t *f) {
     const int shape = pad(f);
     const size_t n = (size_t)(s->table - s->tokens) + (size_t)s->batch * (size_t)s->row_ids;
     const size_t n_logits = (size_t)s->n_logits, row = (size_t)f->model.sizes.n_tokens;
+    prepare(f);
     d->copy(d, f->on_device.tokens, s->tokens, n * sizeof *s->tokens);
     d->run(d, shape, compute, f);
     d->copy(d, s->chosen, f->on_device.chosen, n_logits * sizeof *s->chosen);
@@ -229,37 +229,27 @@ step_t *forward_step(forward_t *f) {
     return &f->step;
 }
 
-const char *forward_kernel(const forward_t *f) {
-    const flash_kernel_t *kernel;
-    const flash_paging_t paging = paging_of(f);
-    const flash_forward_args_t args = attention_of(f, 0, &paging);
-    check(flash_select_kernel(&args, &kernel, NULL, 0));
-    return flash_kernel_name(kernel);
-}
-
 /* ---- Making ---- */
 
 typedef void *(*allocate_t)(device_t *device, size_t bytes);
 
 /* The arrays that go to the device lie behind each other, the table last, since little of it is
  * used. */
-static step_t make_step(const forward_t *f, allocate_t allocate_on) {
+static step_t make_step(const forward_t *f, allocate_t allocate_on, bool with_logits) {
     const limits_t *l = &f->limits;
     const int64_t context = f->model.sizes.context, most_k = (int64_t)l->n_pages * PAGE_SIZE;
     const int32_t row_ids = pages_for(context < most_k ? context : most_k);
     const size_t n = (size_t)(l->most_tokens + l->most_running * (3 + row_ids) + 1);
+    const size_t batch = (size_t)l->most_running;
     step_t s = {.row_ids = row_ids, .tokens = allocate_on(f->device, n * sizeof *s.tokens)};
     s.starts = s.tokens + l->most_tokens;
     s.before = s.starts + l->most_running + 1;
     s.wanted = s.before + l->most_running;
     s.table = s.wanted + l->most_running;
-    s.chosen = allocate_on(f->device, (size_t)l->most_running * sizeof *s.chosen);
+    s.chosen = allocate_on(f->device, batch * sizeof *s.chosen);
+    if (with_logits)
+        s.logits = allocate_on(f->device, batch * (size_t)f->model.sizes.n_tokens * sizeof(float));
     return s;
-}
-
-static float *make_logits(const forward_t *f, allocate_t allocate_on) {
-    const int64_t count = f->limits.most_running * f->model.sizes.n_tokens;
-    return allocate_on(f->device, (size_t)count * sizeof(float));
 }
 
 static void *make_rows(const forward_t *f, int64_t columns, int32_t dtype) {
@@ -270,10 +260,8 @@ static void *make_rows(const forward_t *f, int64_t columns, int32_t dtype) {
 static void make_arrays(forward_t *f, bool with_logits) {
     device_t *d = f->device;
     const sizes_t *s = &f->model.sizes;
-    f->step = make_step(f, d->allocate_host);
-    f->step.logits = with_logits ? make_logits(f, d->allocate_host) : NULL;
-    f->on_device = make_step(f, d->allocate);
-    f->on_device.logits = make_logits(f, d->allocate);
+    f->step = make_step(f, d->allocate_host, with_logits);
+    f->on_device = make_step(f, d->allocate, true);
     f->after = d->allocate(d, (size_t)f->limits.most_running * sizeof *f->after);
     f->hidden = make_rows(f, model_width(s), FLASH_DTYPE_FP32);
     f->inner = make_rows(f, model_width(s), d->dtype);
@@ -295,7 +283,6 @@ forward_t *forward_make(const model_t *model, device_t *device, const limits_t *
     f->limits = *limits;
     f->model = model_place(model, device);
     make_arrays(f, with_logits);
-    make_workspace(f);
     return f;
 }
 

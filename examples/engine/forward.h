@@ -33,6 +33,7 @@ typedef struct step {
     int32_t *chosen;          /* [n_logits]: the likeliest next tokens */
     float *logits;            /* [n_logits, the vocabulary's tokens]; NULL: not wanted */
     double attention_seconds; /* of all layers */
+    const flash_kernel_t *kernel;
 } step_t;
 
 int32_t pages_for(int64_t n_tokens);
@@ -47,7 +48,5 @@ step_t *forward_step(forward_t *forward);
 
 /* Computes it; the sizes may be larger then. */
 void forward_run(forward_t *forward);
-
-const char *forward_kernel(const forward_t *forward); /* the name of the step's */
 
 #endif

@@ -119,8 +119,8 @@ static void report(const program_t *p, int32_t n_pages) {
             "%" PRId32 " of %" PRId32 " pages of %d tokens in use at most, %" PRId64
             " times given back\n",
             c->steps, 1e3 * c->seconds / (double)c->steps, 100 * c->attention_seconds / c->seconds,
-            engine_kernel(p->engine), c->tokens, (double)c->tokens / c->seconds, c->shared_tokens,
-            c->most_pages, n_pages, 16, c->preemptions);
+            c->kernel, c->tokens, (double)c->tokens / c->seconds, c->shared_tokens, c->most_pages,
+            n_pages, 16, c->preemptions);
 }
 
 /* ---- The program ---- */
