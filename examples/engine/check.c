@@ -42,7 +42,7 @@ typedef struct checks {
     engine_t *engine;
     plain_t *plain[MOST_SEQUENCES];
     int64_t n_logits;
-    double largest; /* deviation of a logit */
+    double largest; /* deviation of a logit, NaN if there was one */
 } checks_t;
 
 static void multiply(const matrix_t *matrix, const double *x, double *y) {
@@ -134,8 +134,11 @@ static void compare(void *context, int number, const float *logits) {
         plain_token(c->plain[number], c->model, s->tokens[c->plain[number]->n_tokens], hidden);
     normalize(hidden, &c->model->norm, last);
     multiply(&c->model->embedding, last, expected);
-    for (int i = 0; i < SIZES.n_tokens; i++)
-        c->largest = fmax(c->largest, fabs((double)logits[i] - expected[i]));
+    for (int i = 0; i < SIZES.n_tokens; i++) {
+        const double deviation = fabs((double)logits[i] - expected[i]);
+        if (deviation > c->largest || isnan(deviation)) /* NaN stays */
+            c->largest = deviation;
+    }
     c->n_logits += SIZES.n_tokens;
     if (s->is_done)
         free(c->plain[number]);

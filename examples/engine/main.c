@@ -4,7 +4,8 @@
  *
  *     engine [--device cpu|cuda] MODEL.gguf [TOKENS [THREADS [PAGES]]]
  *
- * The README says how it is compiled, with CUDA and without.
+ * THREADS are the processor's, and matter only there; PAGES are those of the cache. The README says
+ * how it is compiled, with CUDA and without.
  */
 #define _POSIX_C_SOURCE 200809L /* poll, read */
 #include "engine.h"
