@@ -134,7 +134,12 @@ def test_decoding_in_pages_on_a_gpu_needs_one(tmp_path: Path) -> None:
     run_where_there_may_be_a_gpu([program, "2", "50", "20"], "tokens/s")
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs CUDA's headers")
+def has_cublas() -> bool:
+    nvcc = shutil.which("nvcc")
+    return nvcc is not None and (Path(nvcc).resolve().parents[1] / "include/cublas_v2.h").exists()
+
+
+@pytest.mark.skipif(not has_cublas(), reason="needs nvcc and cuBLAS")
 def test_the_engine_on_a_gpu_needs_one(tmp_path: Path) -> None:
     program, kernels = tmp_path / "check", tmp_path / "layers.o"
     run(["nvcc", "-c", ROOT / "examples/engine/layers.cu", "-o", kernels])
