@@ -34,6 +34,7 @@ class Arch(IntEnum):
     SM90 = 90
     SM90_DECODE = 91
     SM90_MLA = 92
+    SM90_WIDE = 93
     MIXED = 100
 
 
@@ -325,6 +326,12 @@ SM90_MLA = Layout(
     has_d_head_v=True,
 )
 
+SM90_WIDE = Layout(
+    "sm90_wide",
+    shape=("B_r", "B_c", "n_warps"),
+    words=(Word("stages", ("n_stages",), places=("N",)),),
+)
+
 # ---- Element types that go together ----
 
 
@@ -529,6 +536,13 @@ _SM90_MLA_RULES = {
     "n_warps": Choice((12, 16)),
     "n_stages": Choice((2,)),
 }
+_SM90_WIDE_RULES = {
+    "d_head": Choice((512,)),
+    "B_r": Choice((64,)),
+    "B_c": Choice((64,)),
+    "n_warps": Choice((12, 16)),
+    "n_stages": Choice((1,)),
+}
 _MIXED_RULES = {
     "d_head": Choice((256,)),
     "B_r": Choice((8, 16, 32)),
@@ -551,6 +565,7 @@ FAMILIES = {
         _cuda(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, ONLY_90),
         _cuda(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES, ONLY_90, VARLEN),
         _cuda(Arch.SM90_MLA, SM90_MLA, SM90_MLA_TYPES, _SM90_MLA_RULES, ONLY_90, VARLEN),
+        _cuda(Arch.SM90_WIDE, SM90_WIDE, CUDA_TYPES, _SM90_WIDE_RULES, ONLY_90, VARLEN),
         _cuda(Arch.MIXED, MIXED, CUDA_TYPES, _MIXED_RULES, needed=VARLEN),
     )
 }

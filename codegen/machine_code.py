@@ -16,7 +16,7 @@ from .config import Config, converts
 from .facts import FAMILIES, Arch, Feature, Op
 
 HOPPER = 90  # compute capability 9.0
-HOPPER_FAMILIES = (Arch.SM90, Arch.SM90_DECODE, Arch.SM90_MLA)
+HOPPER_FAMILIES = (Arch.SM90, Arch.SM90_DECODE, Arch.SM90_MLA, Arch.SM90_WIDE)
 SMALL_MLA_TILE = (64, 16)  # (B_r, B_c) of SM80_MLA, for blocks of less shared memory than 9.0 has
 
 

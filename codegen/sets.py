@@ -509,20 +509,40 @@ def ship_sm90_mla() -> list[Config]:
     """Returns the rows of each type, contiguous and in pages, and for 16 bits those with ALiBi and
     masks."""
     types = ((Dtype.FP16, 12), (Dtype.BF16, 12), (Dtype.E4M3, 16), (Dtype.LATENT_E4M3, 16))
-    plain = [
-        replace(
-            parse_config(f"SM90_MLA ({dtype.name}, 576/512, 64, 64, {n_warps}): stages_2"),
-            features=features,
-        )
-        for dtype, n_warps in types
-        for features in (BASIC_FEATURES, PAGED_FEATURES)
-    ]
-    biased = [
+    return _with_bias_of_halves(
+        [
+            replace(
+                parse_config(f"SM90_MLA ({dtype.name}, 576/512, 64, 64, {n_warps}): stages_2"),
+                features=features,
+            )
+            for dtype, n_warps in types
+            for features in (BASIC_FEATURES, PAGED_FEATURES)
+        ]
+    )
+
+
+def ship_sm90_wide() -> list[Config]:
+    """Returns the rows of each type, contiguous and in pages, and for 16 bits those with ALiBi and
+    masks."""
+    return _with_bias_of_halves(
+        [
+            replace(
+                parse_config(f"SM90_WIDE ({dtype.name}, 512, 64, 64, {n_warps}): stages_1"),
+                features=features,
+            )
+            for dtype, n_warps in ((Dtype.FP16, 12), (Dtype.BF16, 12), (Dtype.E4M3, 16))
+            for features in (BASIC_FEATURES, PAGED_FEATURES)
+        ]
+    )
+
+
+def _with_bias_of_halves(plain: list[Config]) -> list[Config]:
+    """Returns the rows, and for 16 bits those that also have ALiBi and masks."""
+    return plain + [
         replace(config, features=config.features | Feature.BIAS)
         for config in plain
         if config.dtype in (Dtype.FP16, Dtype.BF16)
     ]
-    return plain + biased
 
 
 def ship_mixed() -> list[Config]:
@@ -551,6 +571,7 @@ def ship() -> list[Config]:
         + ship_sm90()
         + ship_sm90_decode()
         + ship_sm90_mla()
+        + ship_sm90_wide()
         + ship_mixed()
     )
 

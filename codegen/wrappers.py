@@ -192,8 +192,8 @@ def _sm90_decode_source(config: Config) -> str:
     return _wgmma_source(config, "sm90/decode.cuh", "sm90_decode_params_t", "sm90_decode")
 
 
-def _sm90_mla_source(config: Config) -> str:
-    return _wgmma_source(config, "sm90/mla.cuh", "sm90_decode_params_t", "sm90_mla")
+def _sm90_halves_source(config: Config) -> str:
+    return _wgmma_source(config, "sm90/halves.cuh", "sm90_decode_params_t", "sm90_halves")
 
 
 def _sm90_source(config: Config) -> str:
@@ -242,7 +242,13 @@ WRAPPERS = {
         suffix=".cu",
         header="sm90/decode_kernel.h",
         parameters="sm90_decode_params_t params",
-        source=_alone(_sm90_mla_source),
+        source=_alone(_sm90_halves_source),
+    ),
+    ("sm90_wide", Op.FORWARD): Wrapper(
+        suffix=".cu",
+        header="sm90/decode_kernel.h",
+        parameters="sm90_decode_params_t params",
+        source=_alone(_sm90_halves_source),
     ),
 }
 

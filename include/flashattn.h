@@ -255,6 +255,7 @@ enum flash_arch {
     FLASH_ARCH_SM90 = 90,        /**< CUDA, compute capability 9.0 (wgmma, TMA) */
     FLASH_ARCH_SM90_DECODE = 91, /**< as SM90, for too few queries to fill the device */
     FLASH_ARCH_SM90_MLA = 92,    /**< as SM90_DECODE, where V is the first columns of K */
+    FLASH_ARCH_SM90_WIDE = 93,   /**< as SM90, for heads of 257 to 512 columns */
     FLASH_ARCH_MIXED = 100       /**< CUDA, kernels of two families above in one call: for ragged
                                     batches of sequences with few queries and with many */
 };
@@ -888,17 +889,17 @@ FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
  * The bytes of workspace that flash_forward(args, kernel) uses. On the CPU device that is at the
  * present number of threads; fewer threads work with less, and one thread's share is the least that
  * is accepted. On a CUDA device decode kernels (FLASH_ARCH_SM80_DECODE, FLASH_ARCH_SM80_MLA,
- * FLASH_ARCH_SM90_DECODE, FLASH_ARCH_SM90_MLA), FLASH_ARCH_MIXED, and FLASH_ARCH_SM90 with a mask
- * must have all of it, and other kernels use none. A Q of fp32 is copied there, in the type of K,
- * for every kernel: 2 bytes for each element, of a ragged batch for batch * seqlen_q tokens.
- * Depends on sizes, types, flags and on which of the pointers are NULL, never on data: args->q.data
- * and the like (but K and V both, or neither) and args->mask->data may still be NULL, and lengths
- * in cu_seqlens_* and seqused_* are not read (for a pointer that will be given later, pass any
- * non-NULL value). The size suffices for a smaller batch and shorter lengths on the same kernel
- * too, even where these would ask for more: ask once, for the largest. With kernel NULL few queries
- * take other kernels on a CUDA device than many, and ragged queries others than padded ones: ask
- * for each number of queries that calls have, with a batch of one and with the largest. Errors: as
- * flash_forward(), less those about data and workspace.
+ * FLASH_ARCH_SM90_DECODE, FLASH_ARCH_SM90_MLA, FLASH_ARCH_SM90_WIDE), FLASH_ARCH_MIXED, and
+ * FLASH_ARCH_SM90 with a mask must have all of it, and other kernels use none. A Q of fp32 is
+ * copied there, in the type of K, for every kernel: 2 bytes for each element, of a ragged batch for
+ * batch * seqlen_q tokens. Depends on sizes, types, flags and on which of the pointers are NULL,
+ * never on data: args->q.data and the like (but K and V both, or neither) and args->mask->data may
+ * still be NULL, and lengths in cu_seqlens_* and seqused_* are not read (for a pointer that will be
+ * given later, pass any non-NULL value). The size suffices for a smaller batch and shorter lengths
+ * on the same kernel too, even where these would ask for more: ask once, for the largest. With
+ * kernel NULL few queries take other kernels on a CUDA device than many, and ragged queries others
+ * than padded ones: ask for each number of queries that calls have, with a batch of one and with
+ * the largest. Errors: as flash_forward(), less those about data and workspace.
  */
 FLASH_API flash_status_t flash_workspace_size(const flash_forward_args_t *args,
                                               const flash_kernel_t *kernel, uint64_t *size);

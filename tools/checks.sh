@@ -184,7 +184,7 @@ step_dist() {
 # that of Hopper's families.
 # The table has every row, from which the tests of the selection choose. Of the CPU kernels there is
 # the reference alone.
-CUDA_FAMILIES=arch=SM80,SM80_DECODE,SM80_MLA,SM90,SM90_DECODE,SM90_MLA,MIXED
+CUDA_FAMILIES=arch=SM80,SM80_DECODE,SM80_MLA,SM90,SM90_DECODE,SM90_MLA,SM90_WIDE,MIXED
 CUDA_WITHOUT_GPU=(-DFLASH_CUDA_CODE_SM80=80-real -DFLASH_CUDA_CODE_SM80_BEFORE_90=80-real
     -DFLASH_CUDA_CODE_SM80_ONE_SOURCE=80-real
     -DFLASH_CUDA_CODE_SM80_DECODE=90-real -DFLASH_CUDA_CODE_SM80_MLA=90-real

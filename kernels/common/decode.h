@@ -8,8 +8,9 @@
  *
  *     block number = (piece * row_tiles + row tile) * head_blocks + head block
  *
- * A block whose piece is not its whole sequence writes partial results to the slot of its own
- * number. A second kernel merges them (decode/merge.cuh).
+ * Some kernels take tiles in another order (decode/block.cuh). A block whose piece is not its whole
+ * sequence writes partial results to the slot of this number. A second kernel merges them
+ * (decode/merge.cuh).
  */
 #ifndef FLASH_KERNELS_COMMON_DECODE_H
 #define FLASH_KERNELS_COMMON_DECODE_H

@@ -122,12 +122,16 @@ SM90_CONSTANT int32_t sm90_panel_elements(const flash_config_t *c) {
     return SM90_PANEL_BYTES / sm90_element_bytes(c);
 }
 
-/* Counts the warpgroups that multiply: one for each 64 rows, but in SM90_MLA two that share these.
- * One more loads, and where K and V are converted in shared memory, another one does that
+/* Says whether two warpgroups share 64 rows, and each has half of the columns of O. */
+SM90_CONSTANT int32_t sm90_shares_rows(const flash_config_t *c) {
+    return c->arch == FLASH_ARCH_SM90_MLA || c->arch == FLASH_ARCH_SM90_WIDE;
+}
+
+/* Counts the warpgroups that multiply: one or, where they share, two for each 64 rows. One more
+ * loads, and where K and V are converted in shared memory, another one does that
  * (load/convert_kv.cuh). */
 SM90_CONSTANT int32_t sm90_consumers(const flash_config_t *c) {
-    const int32_t sharing = c->arch == FLASH_ARCH_SM90_MLA ? 2 : 1;
-    return c->B_r / SM90_WARPGROUP_ROWS * sharing;
+    return c->B_r / SM90_WARPGROUP_ROWS * (sm90_shares_rows(c) ? 2 : 1);
 }
 
 SM90_CONSTANT int32_t sm90_block_threads(const flash_config_t *c) {

@@ -32,6 +32,7 @@ const char *cuda_launch_obstacle(const cuda_family_t *family, const flash_config
 extern const family_calls_t sm80_forward_calls;
 extern const family_calls_t sm80_decode_calls; /* of SM80_MLA too */
 extern const family_calls_t sm90_forward_calls;
-extern const family_calls_t sm90_decode_calls; /* of SM90_MLA too; those of MIXED are in mixed.c */
+extern const family_calls_t
+    sm90_decode_calls; /* of SM90_MLA and SM90_WIDE too; those of MIXED are in mixed.c */
 
 #endif

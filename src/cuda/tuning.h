@@ -60,6 +60,11 @@ enum {
     MLA_TIME_AROUND_BLOCK = 30,
     MLA_TIME_OF_MERGE = 20,
 
+    /* The same of a block of SM90_WIDE. */
+    WIDE_TIME_OF_UNIT = 10,
+    WIDE_TIME_AROUND_BLOCK = 20,
+    WIDE_TIME_OF_MERGE = 20,
+
     /* A tile of 128 rows of SM90 or SM90_DECODE, for DECODE_UNIT_KEYS keys: the unit of these
      * families' times. A tile of 64 rows reads all of K and V too (H200). */
     SM90_DECODE_TIME_OF_128_ROWS = 10,

@@ -33,11 +33,13 @@ static void draw_types(draw_t *draw, problem_t *problem) {
 }
 
 static void draw_head_dimensions(draw_t *draw, problem_t *problem) {
-    static const int32_t d_heads[] = {32, 64, 80, 96, 128, 160, 192, 256, 576};
+    static const int32_t d_heads[] = {32, 64, 80, 96, 128, 160, 192, 256, 512, 576};
     flash_params_t *p = &problem->params;
     p->d_head = p->d_head_v = DRAW_OF(draw, d_heads);
     if (p->d_head == 192 && draw_below(draw, 2))
         p->d_head_v = 128;
+    if (p->d_head == 512)
+        p->v = (const void *)(uintptr_t)4096; /* another tensor than K */
     if (p->d_head == 576) {
         p->d_head_v = 512;
         if (problem->dtype == FLASH_DTYPE_E4M3 && draw_below(draw, 2)) {

@@ -100,6 +100,7 @@ static bool machine_runs(int32_t arch) {
     case FLASH_ARCH_SM90:
     case FLASH_ARCH_SM90_DECODE:
     case FLASH_ARCH_SM90_MLA:
+    case FLASH_ARCH_SM90_WIDE:
         return compute_capability() == 90;
     case FLASH_ARCH_AVX2:
         return (info.isa & FLASH_ISA_AVX2) != 0;
@@ -354,6 +355,14 @@ TEST(cuda_rules) {
         {"SM90_MLA (BF16, 576/512, 64, 64, 16): stages_2+varlen", "n_warps"},
         {"SM90_MLA (BF16, 576/512, 64, 64, 12): stages_3+varlen", "n_stages"},
         {"SM90_MLA (BF16, 576/512, 64, 64, 12): stages_2+causal", "has no varlen"},
+        {"SM90_WIDE (LATENT_E4M3, 512, 64, 64, 16): stages_1+varlen", "dtype"},
+        {"SM90_WIDE (BF16, 320, 64, 64, 12): stages_1+varlen", "d_head"},
+        {"SM90_WIDE (BF16, 512, 128, 64, 12): stages_1+varlen", "B_r"},
+        {"SM90_WIDE (BF16, 512, 64, 32, 12): stages_1+varlen", "B_c"},
+        {"SM90_WIDE (BF16, 512, 64, 64, 16): stages_1+varlen", "n_warps is 16: 12"},
+        {"SM90_WIDE (BF16, 512, 64, 64, 12): stages_2+varlen", "n_stages"},
+        {"SM90_WIDE (BF16, 512, 64, 64, 12): stages_1+causal", "has no varlen"},
+        {"SM90_WIDE (E4M3, 512, 64, 64, 16): stages_1+varlen+bias", "do not add"},
     };
     for (size_t i = 0; i < sizeof illegal / sizeof illegal[0]; i++) {
         flash_config_t config = FLASH_CONFIG_INIT;

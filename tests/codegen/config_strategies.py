@@ -18,6 +18,7 @@ from codegen.facts import (
     SM90,
     SM90_DECODE,
     SM90_MLA,
+    SM90_WIDE,
     Arch,
     Dtype,
 )
@@ -95,6 +96,13 @@ sm90_mla_config = st.builds(
     features=features,
     **dict.fromkeys(("d_head", "d_head_v", *SM90_MLA.shape, *SM90_MLA.counts.fields), int32),
 )
+sm90_wide_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.SM90_WIDE)),
+    dtype=dtypes,
+    features=features,
+    **dict.fromkeys(("d_head", *SM90_WIDE.shape, *SM90_WIDE.counts.fields), int32),
+)
 mixed_family_config = st.builds(
     Config,
     arch=st.just(int(Arch.MIXED)),
@@ -110,6 +118,7 @@ writable_config = (
     | sm90_config
     | sm90_decode_config
     | sm90_mla_config
+    | sm90_wide_config
     | mixed_family_config
 )
 
@@ -196,6 +205,18 @@ plausible_sm90_mla_config = st.builds(
     features=st.sampled_from([8, 8, 15, 31, 7]),
 )
 
+# These are the same of the SM90_WIDE family.
+plausible_sm90_wide_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.SM90_WIDE)),
+    dtype=st.sampled_from([1, 2, 4]),
+    d_head=st.sampled_from([512, 512, 256]),
+    B_r=st.just(64),
+    B_c=st.just(64),
+    n_stages=st.just(1),
+    features=st.sampled_from([8, 8, 15, 31, 7, 47]),
+).map(lambda config: replace(config, n_warps=computed("sm90_warps", config)))
+
 # The same of the MIXED family.
 plausible_mixed_config = st.builds(
     Config,
@@ -218,6 +239,7 @@ plausible_cuda_config = (
     | plausible_sm90_config
     | plausible_sm90_decode_config
     | plausible_sm90_mla_config
+    | plausible_sm90_wide_config
     | plausible_mixed_config
 )
 

@@ -17,6 +17,7 @@ from codegen.facts import (
     SM90,
     SM90_DECODE,
     SM90_MLA,
+    SM90_WIDE,
     Arch,
     Dtype,
     Feature,
@@ -71,7 +72,7 @@ def test_every_field_of_a_row_has_a_rule_and_no_other_field_has():
 
 
 @pytest.mark.parametrize(
-    "layout", [SM80, SM80_DECODE, SM80_MLA, SM90, SM90_DECODE, SM90_MLA, MIXED]
+    "layout", [SM80, SM80_DECODE, SM80_MLA, SM90, SM90_DECODE, SM90_MLA, SM90_WIDE, MIXED]
 )
 def test_words_of_a_family_differ(layout):
     words = [*(word.word for word in layout.words), *(feature.word for feature in Feature)]

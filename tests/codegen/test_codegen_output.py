@@ -123,8 +123,8 @@ def test_a_kernel_of_sm80_mla_has_a_template_and_bounds_of_its_own():
 def test_a_kernel_of_sm90_mla_has_a_template_of_its_own():
     config = parse_config("SM90_MLA (BF16, 576/512, 64, 64, 12): stages_2+varlen")
     source = generated_files([config])[kernel_file(config)]
-    assert '#include "sm90/mla.cuh"\n' in source
-    assert "sm90_mla<config>(params);" in source
+    assert '#include "sm90/halves.cuh"\n' in source
+    assert "sm90_halves<config>(params);" in source
 
 
 def test_a_row_without_a_kernel_is_in_the_table_alone():

@@ -34,6 +34,7 @@ from codegen.sets import (
     ship_sm90,
     ship_sm90_decode,
     ship_sm90_mla,
+    ship_sm90_wide,
     tune,
     tune_sm80_mla,
     tune_sm90,
@@ -191,6 +192,16 @@ def test_ship_decodes_latent_attention_with_and_without_pages():
     biased = (BASIC_FEATURES | Feature.BIAS, PAGED_FEATURES | Feature.BIAS)
     assert {(c.dtype, c.features) for c in rows} == {
         *product((Dtype.FP16, Dtype.BF16, *converted), (BASIC_FEATURES, PAGED_FEATURES)),
+        *product((Dtype.FP16, Dtype.BF16), biased),
+    }
+    assert set(rows) <= set(ship())
+
+
+def test_ship_has_wide_heads_with_and_without_pages():
+    rows = ship_sm90_wide()
+    biased = (BASIC_FEATURES | Feature.BIAS, PAGED_FEATURES | Feature.BIAS)
+    assert {(c.dtype, c.features) for c in rows} == {
+        *product((Dtype.FP16, Dtype.BF16, Dtype.E4M3), (BASIC_FEATURES, PAGED_FEATURES)),
         *product((Dtype.FP16, Dtype.BF16), biased),
     }
     assert set(rows) <= set(ship())

@@ -28,9 +28,10 @@ from problems import (
 DTYPES = ("float16", "bfloat16")
 # Types of K and V, and head dimensions, that reach kernels of every family.
 TYPES = (("float16", 64), ("bfloat16", 128), ("bfloat16", 256), ("float16", 96), (E4M3, 128))
-HEADS = (*((d_head, None) for d_head in (32, 64, 96, 128, 192, 256)), (192, 128))
+HEADS = (*((d_head, None) for d_head in (32, 64, 96, 128, 192, 256, 512)), (192, 128))
 CONTIGUOUS = ("contiguous",) * 4
 MLA_FAMILIES = (Arch.SM80_MLA, Arch.SM90_MLA)
+HOPPER_FAMILIES = (Arch.SM90, Arch.SM90_DECODE, Arch.SM90_MLA, Arch.SM90_WIDE)
 _TANH_ERROR = 1.6e-6  # of a softcap, in units of it: docs/numerics.md
 DECODE_ROWS = 32  # rows of a K/V head, at most, for decode kernels
 

@@ -50,6 +50,7 @@ SIZES_OF_FAMILY = {
     Arch.SM80_MLA: MLA_SIZES,
     Arch.SM90_DECODE: CHUNK_SIZES,
     Arch.SM90_MLA: MLA_SIZES,
+    Arch.SM90_WIDE: (*SIZES, *CHUNK_SIZES),
 }
 MORE_KEYS = 600  # of calls with masks: enough that kernels leave out blocks which these hide
 DECODE_LENGTHS = {"seqused_k": (0, 1, 63, 64, 65, 800, 300)}
@@ -151,7 +152,7 @@ def page_sizes(config: flashattn.Config, racecheck: bool) -> tuple[int, ...]:
     by TMA. racecheck does not know that a warp's accesses come before what waits for the arrival of
     one of its lanes, after __syncwarp(), and it watches cp.async but not TMA. So where other warps
     read such keys by ordinary loads, it gets pages that TMA reads."""
-    others_read = config.arch in (Arch.SM90_DECODE, Arch.SM90_MLA) or (
+    others_read = config.arch in (Arch.SM90_DECODE, Arch.SM90_MLA, Arch.SM90_WIDE) or (
         config.arch == Arch.SM90 and config.dtype == DType.E4M3
     )
     return (64, 16) if racecheck and others_read else (5, 16, 1)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from flashattn import Arch, DType, Feature
 from gpu_problems import (
+    HOPPER_FAMILIES,
     check,
     contiguous_rows,
     cuda_kernels,
@@ -233,7 +234,8 @@ def _local_memory(config: flashattn.Config) -> int:
     warps, which have few registers beside three warpgroups that multiply, or which schedule a
     ragged batch or read pages, more where a mask is to be looked at, and with warps that convert,
     where O takes half of the registers, of latent tokens a few more; in SM90_DECODE where it adds
-    ALiBi or a mask; and a register or two where a row has softcap, or four in SM90, whose rows with
+    ALiBi or a mask; in SM90_WIDE ends of ranges, and with a converter some of what a thread carries
+    from block to block; and a register or two where a row has softcap, or four in SM90, whose rows with
     softcap have windows and chunks, eight of d_head 128 and 192: ends of ranges, of which loops
     read one per block."""
     if config.arch == Arch.SM80_DECODE:
@@ -253,6 +255,8 @@ def _local_memory(config: flashattn.Config) -> int:
         return 32 if is_paged or has_many_ranges else 24
     if config.dtype == DType.LATENT_E4M3:
         return 16
+    if config.arch == Arch.SM90_WIDE:
+        return 64 if config.dtype == DType.E4M3 else 24
     if Feature.SOFTCAP in Feature(config.features):
         return 32 if has_many_ranges else 16 if config.arch == Arch.SM90 else 8
     return 0
@@ -305,6 +309,7 @@ def test_row_fits_the_device(name: str) -> None:
         (Arch.SM90, (64, 96, 128, 192, 256)),
         (Arch.SM90_DECODE, (64, 128, 256)),
         (Arch.SM90_MLA, (576,)),
+        (Arch.SM90_WIDE, (512,)),
     ],
 )
 def test_table_has_rows_of_both_types_for_every_head_dimension(arch: Arch, d_heads: tuple) -> None:
@@ -317,7 +322,7 @@ def test_table_has_rows_of_both_types_for_every_head_dimension(arch: Arch, d_hea
 def test_rows_that_do_not_run_here_name_the_compute_capability_that_they_need() -> None:
     capability = flashattn.device_info(flashattn.Device.CUDA_CURRENT).compute_capability
     for kernel in cuda_kernels():
-        is_sm90 = kernel.config.arch in (Arch.SM90, Arch.SM90_DECODE, Arch.SM90_MLA)
+        is_sm90 = kernel.config.arch in HOPPER_FAMILIES
         runs = capability == 90 if is_sm90 else capability >= 80
         assert kernel.is_runnable == runs
         if not runs:

@@ -70,11 +70,11 @@ KERNEL_RULES = {
     # SM90_DECODE may include what knows nothing of tiles and schedules from the other folders.
     "kernels/sm90/decode": rf"{sm90_folder('decode', 'mma', 'softmax', 'ptx')}"
     r"|sm90/(decode_kernel\.h|load/(kv|pages|page_boxes|rows)\.cuh)",
-    "kernels/sm90/mla": rf"{sm90_folder('mla', 'decode', 'mma', 'softmax', 'ptx')}"
-    r"|sm90/(mla_kernel\.h|load/convert_block\.cuh)",
+    "kernels/sm90/halves": rf"{sm90_folder('halves', 'decode', 'mma', 'softmax', 'ptx')}"
+    r"|sm90/(halves_kernel\.h|load/convert_block\.cuh)",
     # These put the folders together; block_state.cuh gives the schedule's state its memory.
     "kernels/sm90": rf"{DEVICE_COMMON}|{SM90_SCHEDULE}|sm90/schedule/state\.cuh"
-    r"|sm90/((load|mma|softmax|store|decode|mla|ptx)/)?\w+\.(h|cuh)",
+    r"|sm90/((load|mma|softmax|store|decode|halves|ptx)/)?\w+\.(h|cuh)",
     "examples/paged_decode": rf"{PUBLIC}|(machine|cache)\.h",
     "examples/engine": rf"{PUBLIC}|\w+\.h",
     "examples": PUBLIC,

@@ -34,6 +34,7 @@ class Arch(enum.IntEnum):
     SM90 = _abi.FLASH_ARCH_SM90
     SM90_DECODE = _abi.FLASH_ARCH_SM90_DECODE
     SM90_MLA = _abi.FLASH_ARCH_SM90_MLA
+    SM90_WIDE = _abi.FLASH_ARCH_SM90_WIDE
     MIXED = _abi.FLASH_ARCH_MIXED
 
 

@@ -74,7 +74,7 @@ finish_columns(const decode_params_t &params, const decode_block_t &block, int r
         store_row(params, to, column, sum, weight, sink, unit);
         return;
     }
-    const int64_t partial = (int64_t)blockIdx.x * C.B_r + row;
+    const int64_t partial = find_slot<C>(params) * C.B_r + row;
     *(float4 *)(params.partial_o + partial * d_head_v<C> + column) = sum;
     if (column == 0)
         params.partial_weights[partial] = weight;

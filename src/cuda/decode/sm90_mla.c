@@ -10,7 +10,7 @@
 #include "cuda/tma/paging_sm90.h"
 #include "cuda/tma/tma_tensor.h"
 #include "cuda/tuning.h"
-#include "kernels/sm90/mla_kernel.h"
+#include "kernels/sm90/halves_kernel.h"
 
 #include <stddef.h>
 
@@ -21,7 +21,7 @@ DEFINE_CHECK(SM90_MLA_FWD_RULES)
 /* ---- Devices and problems ---- */
 
 static cuda_block_t block(const flash_config_t *config) {
-    return (cuda_block_t){sm90_block_threads(config), mla_shared_bytes(config), 0};
+    return (cuda_block_t){sm90_block_threads(config), halves_shared_bytes(config), 0};
 }
 
 static decode_plan_t plan(const flash_config_t *config, const problem_t *problem,

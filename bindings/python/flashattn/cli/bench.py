@@ -45,7 +45,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         f"{rates.MOST_DECODE_QUERIES} it prints GB/s of reading K and V once. Without filters it "
         "times the kernel that the library selects for each dtype. On the CPU it also times numpy, "
         "and torch and onnxruntime where they are installed; with --device cuda it takes GPU "
-        "times, and those of torch's FlashAttention-2 and cuDNN, and of FlashAttention-3 (FA3) if "
+        "times, and those of torch's FlashAttention-2 and cuDNN (of a d_head above 256, of its "
+        "memory-efficient kernel), and of FlashAttention-3 (FA3) if "
         "flash_attn_interface can be imported. With --lengths it times ragged batches.",
     )
     problem.add_filter_argument(parser)

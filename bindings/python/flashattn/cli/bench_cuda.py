@@ -21,6 +21,8 @@ from .timing import Contender
 
 DTYPES = (DType.FP16, DType.BF16)
 _PEERS = {"torch FA2": "FLASH_ATTENTION", "torch cuDNN": "CUDNN_ATTENTION"}
+_PEERS_OF_WIDE = {"torch efficient": "EFFICIENT_ATTENTION"}  # of heads that these do not have
+_MOST_COLUMNS_OF_PEERS = 256
 _WARM_UP = 3  # calls of each contender
 _SPIN_CYCLES = 200_000  # for each launch to enqueue: about 0.1 ms
 _COLD_SPIN_CYCLES = 400_000  # likewise, with what is written before it
@@ -118,7 +120,9 @@ def _torch_calls(q: Any, k: Any, v: Any, options: dict[str, Any]) -> dict[str, C
         return {}
     if options["causal"] and not is_square:  # torch aligns the mask top-left
         return {}
-    return {label: sdpa_call(q, k, v, backend, options) for label, backend in _PEERS.items()}
+    is_wide = max(q.shape[-1], v.shape[-1]) > _MOST_COLUMNS_OF_PEERS
+    peers = _PEERS_OF_WIDE if is_wide else _PEERS
+    return {label: sdpa_call(q, k, v, backend, options) for label, backend in peers.items()}
 
 
 def sdpa_call(q: Any, k: Any, v: Any, backend: str, options: dict[str, Any]) -> Call:

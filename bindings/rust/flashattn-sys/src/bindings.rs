@@ -46,6 +46,7 @@ pub const FLASH_ARCH_SM80_MLA: i32 = 82;
 pub const FLASH_ARCH_SM90: i32 = 90;
 pub const FLASH_ARCH_SM90_DECODE: i32 = 91;
 pub const FLASH_ARCH_SM90_MLA: i32 = 92;
+pub const FLASH_ARCH_SM90_WIDE: i32 = 93;
 pub const FLASH_ARCH_MIXED: i32 = 100;
 pub const FLASH_OP_FORWARD: i32 = 0;
 pub const FLASH_FEATURE_CAUSAL: i32 = 1;

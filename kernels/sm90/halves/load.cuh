@@ -1,62 +1,63 @@
 /*
- * One warp loads a piece's blocks of K, part after part, as soon as both consumers have left a
- * stage for them.
+ * One warp loads a piece's blocks of K, and another those of V unless it lies in K, part after
+ * part, as soon as the consumers that read them have left a stage.
  */
-#ifndef FLASH_KERNELS_SM90_MLA_LOAD_CUH
-#define FLASH_KERNELS_SM90_MLA_LOAD_CUH
+#ifndef FLASH_KERNELS_SM90_HALVES_LOAD_CUH
+#define FLASH_KERNELS_SM90_HALVES_LOAD_CUH
 
 #include "sm90/decode/load.cuh"
-#include "sm90/mla/state.cuh"
+#include "sm90/halves/state.cuh"
 
-template <flash_config_t C> static __device__ __forceinline__ void await_stage(const ring_t &ring) {
-    mbarrier_wait(shared_address(&mla_state<C>().empty[ring.stage]), ring.parity ^ 1);
+template <flash_config_t C, kv_tensor T>
+static __device__ __forceinline__ void await_stage(const ring_t &ring) {
+    mbarrier_wait(shared_address(&halves_state<C>().of[T].empty[ring.stage]), ring.parity ^ 1);
 }
 
 /* Returns the barrier at which a panel of what is loaded arrives. */
-template <flash_config_t C>
+template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ uint32_t arrival(const ring_t &ring, int panel) {
     if constexpr (converts<C>)
-        return shared_address(&mla_state<C>().landed[ring.stage]);
+        return shared_address(&halves_state<C>().of[T].landed[ring.stage]);
     else
-        return part_barrier<C>(ring, panel / part_panels<C>);
+        return part_barrier<C, T>(ring, panel / part_panels<C, T>);
 }
 
-/* The map of K, and for latent tokens, one that ends behind their scales. */
+/* The map of K or V, and for latent tokens, one that ends behind their scales. */
 typedef struct key_maps {
     const sm90_tensor_map_t *keys;
     const sm90_tensor_map_t *scales;
 } key_maps_t;
 
 /* Starts to load a box of all panels. first_row: its place in the block. */
-template <flash_config_t C>
+template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ void load_panels(const key_maps_t &maps, tma_box_t box,
                                                    const ring_t &ring, int first_row) {
-    const uint32_t shared = key_tile<C>(ring.stage) + first_row * SM90_PANEL_BYTES;
+    const uint32_t shared = stage_tile<C, T>(ring.stage) + first_row * SM90_PANEL_BYTES;
 #pragma unroll
-    for (int i = 0; i < landing_panels<C, TENSOR_K>; ++i) {
+    for (int i = 0; i < landing_panels<C, T>; ++i) {
         box.column = landing_byte<C>(i) / kv_element_bytes<C>;
-        tma_load<true>(shared + landing_offset<C, TENSOR_K> + i * kv_panel_bytes<C>, maps.keys, box,
-                       arrival<C>(ring, i), l2_evict_first);
+        tma_load<true>(shared + landing_offset<C, T> + i * kv_panel_bytes<C>, maps.keys, box,
+                       arrival<C, T>(ring, i), keys_policy<C>);
     }
     if constexpr (is_latent<C>) {
         box.column = LATENT_SCALES_AT;
-        tma_load<true>(shared + latent_scales_offset<C>, maps.scales, box, arrival<C>(ring, 0),
-                       l2_evict_first);
+        tma_load<true>(shared + latent_scales_offset<C>, maps.scales, box, arrival<C, T>(ring, 0),
+                       keys_policy<C>);
     }
 }
 
 /* Announces the bytes of a block, in one thread. */
-template <flash_config_t C>
+template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ void announce_block(const ring_t &ring) {
 #pragma unroll
-    for (int part = 0; part < arrivals<C>; ++part)
-        mbarrier_arrive_expect(arrival<C>(ring, part * part_panels<C>),
-                               loaded_bytes<C> / arrivals<C>);
+    for (int part = 0; part < arrivals<C, T>; ++part)
+        mbarrier_arrive_expect(arrival<C, T>(ring, part * part_panels<C, T>),
+                               loaded_bytes<C, T> / arrivals<C, T>);
 }
 
 /* ---- A contiguous sequence ---- */
 
-template <flash_config_t C>
+template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ void load_run(const key_maps_t &maps, int32_t entry_tokens,
                                                 const decode_block_t &block,
                                                 const key_walk_t &walk) {
@@ -65,28 +66,28 @@ static __device__ __forceinline__ void load_run(const key_maps_t &maps, int32_t 
     for (int32_t n = 0; n < walk.blocks; ++n) {
         const flash_kv_run_t run =
             flash_kv_run(&block.sequence, block.piece.batch_index, nth_key<C>(walk, n));
-        await_stage<C>(ring);
-        announce_block<C>(ring);
-        load_panels<C>(maps, run_box<C>(run, block.first_head_kv, entry_tokens), ring, 0);
+        await_stage<C, T>(ring);
+        announce_block<C, T>(ring);
+        load_panels<C, T>(maps, run_box<C>(run, block.first_head_kv, entry_tokens), ring, 0);
         step<C.n_stages>(ring);
     }
 }
 
 /* ---- Pages, in boxes or row by row ---- */
 
-template <flash_config_t C>
+template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ void
 load_paged_block(const paged_tensor_t &tensor, const key_maps_t &maps, int32_t begin,
                  int32_t next_begin, box_loader_t &loader, const ring_t &ring) {
     const int32_t row = (int32_t)lane_index() * tensor.paging->box_keys;
     const tma_box_t box = page_box<C>(tensor, loader.id, begin + row);
     fetch_ids<C>(tensor, next_begin, loader);
-    await_stage<C>(ring);
+    await_stage<C, T>(ring);
     if (lane_index() == 0)
-        announce_block<C>(ring);
+        announce_block<C, T>(ring);
     __syncwarp();
     if (row < C.B_c)
-        load_panels<C>(maps, box, ring, row);
+        load_panels<C, T>(maps, box, ring, row);
     __syncwarp();
 }
 
@@ -104,22 +105,22 @@ static __device__ __forceinline__ void copy_scales(const paged_tensor_t &tensor,
     }
 }
 
-template <flash_config_t C>
+template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ void
 load_paged_block(const paged_tensor_t &tensor, const key_maps_t &, int32_t begin,
                  int32_t next_begin, row_loader_t &loader, const ring_t &ring) {
     const row_tokens<C> rows = find_block_rows<C>(tensor, begin);
     fetch_ids<C>(tensor, next_begin, loader);
-    await_stage<C>(ring);
+    await_stage<C, T>(ring);
     if constexpr (is_latent<C>)
-        copy_scales<C>(tensor, rows, key_tile<C>(ring.stage));
-    copy_block_rows<C, TENSOR_K>(tensor, rows, key_tile<C>(ring.stage));
+        copy_scales<C>(tensor, rows, stage_tile<C, T>(ring.stage));
+    copy_block_rows<C, T>(tensor, rows, stage_tile<C, T>(ring.stage));
 #pragma unroll
-    for (int part = 0; part < arrivals<C>; ++part)
-        hand_on_rows(arrival<C>(ring, part * part_panels<C>));
+    for (int part = 0; part < arrivals<C, T>; ++part)
+        hand_on_rows(arrival<C, T>(ring, part * part_panels<C, T>));
 }
 
-template <flash_config_t C, typename LOADER>
+template <flash_config_t C, kv_tensor T, typename LOADER>
 static __device__ __forceinline__ void load_pages(const paged_tensor_t &tensor,
                                                   const key_maps_t &maps, const key_walk_t &walk) {
     ring_t ring = {0, 0};
@@ -128,31 +129,30 @@ static __device__ __forceinline__ void load_pages(const paged_tensor_t &tensor,
     await_query_loads<C>();
 #pragma unroll 1
     for (int32_t n = 0; n < walk.blocks; ++n) {
-        load_paged_block<C>(tensor, maps, nth_key<C>(walk, n), nth_key_if_any<C>(walk, n + 1),
-                            loader, ring);
+        load_paged_block<C, T>(tensor, maps, nth_key<C>(walk, n), nth_key_if_any<C>(walk, n + 1),
+                               loader, ring);
         step<C.n_stages>(ring);
     }
 }
 
 /* Loads all blocks of the walk: this is the warp's whole work. */
-template <flash_config_t C>
-static __device__ __forceinline__ void load_mla_keys(const sm90_decode_params_t &params,
-                                                     const decode_block_t &block,
-                                                     const key_walk_t &walk) {
-    const page_pool_t from = k_pool(params, params.cut.attention);
-    const key_maps_t maps = {&params.k, &params.v};
+template <flash_config_t C, kv_tensor T>
+static __device__ __forceinline__ void load_all(const sm90_decode_params_t &params,
+                                                const decode_block_t &block, const key_walk_t &walk,
+                                                const page_pool_t &from) {
+    const key_maps_t maps = {from.map, &params.v};
     if constexpr (has_pages<C>) {
         const paged_tensor_t tensor = find_pages<C>(
             params.cut.attention, params.paging, from, block.piece.batch_index,
             (int32_t)block.sequence.k_begin, block.sequence.len_k, block.first_head_kv);
         if (params.paging.box_keys > 0)
-            load_pages<C, box_loader_t>(tensor, maps, walk);
+            load_pages<C, T, box_loader_t>(tensor, maps, walk);
         else
-            load_pages<C, row_loader_t>(tensor, maps, walk);
+            load_pages<C, T, row_loader_t>(tensor, maps, walk);
     } else {
         await_query_loads<C>();
         if (elect_one())
-            load_run<C>(maps, from.entry_tokens, block, walk);
+            load_run<C, T>(maps, from.entry_tokens, block, walk);
     }
 }
 

@@ -10,13 +10,13 @@
  * A lane has a chunk of sixteen columns, all of one scale, of each panel in the same rows. It keeps
  * the scales of these rows in registers.
  */
-#ifndef FLASH_KERNELS_SM90_MLA_CONVERT_LATENT_CUH
-#define FLASH_KERNELS_SM90_MLA_CONVERT_LATENT_CUH
+#ifndef FLASH_KERNELS_SM90_HALVES_CONVERT_LATENT_CUH
+#define FLASH_KERNELS_SM90_HALVES_CONVERT_LATENT_CUH
 
 #include "common/ptx/convert.cuh"
 #include "common/ptx/element.cuh"
+#include "sm90/halves/state.cuh"
 #include "sm90/load/convert_block.cuh"
-#include "sm90/mla/state.cuh"
 
 /* These are the scales of the lane's rows; none, unless K is of latent tokens. */
 template <flash_config_t C> struct row_scales {

@@ -3,17 +3,17 @@
  * pieces. Each warp lays its sixteen rows of half of the columns over Q and K, in fp32, and stores
  * them row by row.
  */
-#ifndef FLASH_KERNELS_SM90_MLA_RESULT_CUH
-#define FLASH_KERNELS_SM90_MLA_RESULT_CUH
+#ifndef FLASH_KERNELS_SM90_HALVES_RESULT_CUH
+#define FLASH_KERNELS_SM90_HALVES_RESULT_CUH
 
 #include "common/decode/store.cuh"
 #include "sm90/decode/result.cuh"
-#include "sm90/mla/consumer.cuh"
+#include "sm90/halves/consumer.cuh"
 
-constexpr int mla_warp_rows = 16;
+constexpr int halves_warp_rows = 16;
 
 /* Bytes that a warp has for what it lays, in panels of sixteen rows of 32 columns. */
-constexpr int laid_panel_bytes = mla_warp_rows * SM90_PANEL_BYTES;
+constexpr int laid_panel_bytes = halves_warp_rows * SM90_PANEL_BYTES;
 template <flash_config_t C> constexpr int laid_bytes = half_columns<C> / 32 * laid_panel_bytes;
 
 /* Returns the address of a chunk of four columns, of the consumer's half, in a row of the warp. */
@@ -54,7 +54,7 @@ static __device__ __forceinline__ void store_half(const decode_params_t &params,
                                                   const decode_block_t &block, int number,
                                                   float sink, const score_unit_t &unit) {
 #pragma unroll 1
-    for (int row = 0; row < mla_warp_rows; ++row) {
+    for (int row = 0; row < halves_warp_rows; ++row) {
         const int of_tile = warp_row_of_group() + row;
         const decode_weight_t weight = exchange<C>().weights[of_tile];
         const float of_row = __shfl_sync(0xffffffffu, sink, row);
@@ -74,7 +74,7 @@ static __device__ __forceinline__ void
 finish_half(const decode_params_t &params, const decode_block_t &block,
             const float (&o)[half_registers<C>], int number, float sink, const score_unit_t &unit) {
     static_assert(consumers<C> * warpgroup_warps * laid_bytes<C> <=
-                      q_bytes<C> + C.n_stages * k_bytes<C>,
+                      q_bytes<C> + C.n_stages * halves_stage_bytes(&C),
                   "laid over Q and K");
     meet_consumers<C>();
     lay_half<C>(o);

@@ -1,36 +1,41 @@
 /*
- * The SM90_MLA kernel computes attention whose V is the first columns of K, for a single K/V head
- * or few, as multi-head latent attention (MLA) decodes: K is read once and multiplied twice. A
- * block has one piece of a sequence's keys for a tile of 64 packed rows (queries x query heads);
+ * These kernels compute attention whose O has too many columns for the registers of one warpgroup:
+ * two have the same rows, and half of the columns each. Those of SM90_MLA are for a V that is the
+ * first columns of K, as multi-head latent attention (MLA) decodes: K is read once and multiplied
+ * twice. Those of SM90_WIDE are for any K and V of 257 to 512 columns.
+ *
+ * A block has one piece of a sequence's keys for a tile of 64 packed rows (queries x query heads);
  * pieces are merged by flash_sm90_decode_combine.
  *
- *     warpgroup 0, the producer       warpgroups 1, 2: consumers of the same 64 rows
- *       KV_LOAD_WARP   K by TMA         1: S = Q K^T, P = softmax(S), O += P V of half the columns
- *                                       2: O += P V of the other half
+ *     warpgroup 0, the producer           warpgroups 1, 2: consumers of the same 64 rows
+ *       KV_LOAD_WARP       K by TMA         1: S = Q K^T, P = softmax(S), O += P V, first half
+ *       VALUES_LOAD_WARP   V, if not in K   2: O += P V, second half
  *
- * With K of e4m3 or of latent tokens, warpgroup 3 is the converter (mla/convert.cuh).
+ * With K of e4m3 or of latent tokens, warpgroup 3 is the converter (halves/convert.cuh).
  *
  * A generated wrapper gives each configuration its name:
  *
  *     static constexpr flash_config_t config = {...};
  *     extern "C" __global__ void __launch_bounds__(sm90_block_threads(&config), 1)
  *     NAME(const __grid_constant__ sm90_decode_params_t params) {
- *         sm90_mla<config>(params);
+ *         sm90_halves<config>(params);
  *     }
  */
-#ifndef FLASH_KERNELS_SM90_MLA_CUH
-#define FLASH_KERNELS_SM90_MLA_CUH
+#ifndef FLASH_KERNELS_SM90_HALVES_CUH
+#define FLASH_KERNELS_SM90_HALVES_CUH
 
 #include "common/ptx/dependent_launch.cuh"
-#include "sm90/mla/convert.cuh"
-#include "sm90/mla/load.cuh"
-#include "sm90/mla/queries.cuh"
-#include "sm90/mla/result.cuh"
+#include "sm90/halves/convert.cuh"
+#include "sm90/halves/load.cuh"
+#include "sm90/halves/queries.cuh"
+#include "sm90/halves/result.cuh"
+
+enum { VALUES_LOAD_WARP = KV_LOAD_WARP + 1 };
 
 /* Loads the sink of the warp's row lane % 16. */
 static __device__ __forceinline__ float load_lane_sink(const decode_params_t &params,
                                                        const decode_block_t &block) {
-    const int row = warp_row_of_group() + (int)lane_index() % mla_warp_rows;
+    const int row = warp_row_of_group() + (int)lane_index() % halves_warp_rows;
     return load_sink(params.attention, block.first_head_kv,
                      find_row(params, block.row_begin + min(row, block.rows - 1)));
 }
@@ -42,7 +47,7 @@ consume_half(const decode_params_t &params, const decode_block_t &block, const k
     const score_unit_t unit = score_unit_of<has_softcap<C>>(params.attention);
     const int number = consumer_number();
     half_state<C> half = {};
-    copy_mla_queries<C>(params, block);
+    copy_half_queries<C>(params, block);
     meet_consumers<C>();
     const float sink = load_lane_sink(params, block);
     if (number == 0) {
@@ -59,21 +64,33 @@ consume_half(const decode_params_t &params, const decode_block_t &block, const k
                    has_bias<C> ? natural_unit_after_bias(params.attention.bias, unit) : unit);
 }
 
+/* Loads K, and in another warp V, unless it lies in K. */
 template <flash_config_t C>
-static __device__ __forceinline__ void sm90_mla(const sm90_decode_params_t &params) {
-    assert_mla<C>();
+static __device__ __forceinline__ void produce_stages(const sm90_decode_params_t &params,
+                                                      const decode_block_t &block,
+                                                      const key_walk_t &walk) {
+    const int warp = threadIdx.x / warp_threads;
+    if (warp == KV_LOAD_WARP)
+        load_all<C, TENSOR_K>(params, block, walk, k_pool(params, params.cut.attention));
+    else if (!v_in_k<C> && warp == VALUES_LOAD_WARP)
+        load_all<C, TENSOR_V>(params, block, walk, v_pool(params, params.cut.attention));
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void sm90_halves(const sm90_decode_params_t &params) {
+    assert_halves<C>();
     static_assert(sizeof(cut_scratch<C>) <= q_bytes<C>, "the scratch lies over Q");
     decode_block_t block;
     launch_dependents();
     if (threadIdx.x == KV_LOAD_WARP * warp_threads) {
         tma_prefetch_map(&params.k);
-        if constexpr (is_latent<C>)
+        if constexpr (is_latent<C> || !v_in_k<C>)
             tma_prefetch_map(&params.v);
     }
     if (!find_block<C>(params.cut, *(cut_scratch<C> *)shared_memory, block))
         return;
     if (threadIdx.x == 0) {
-        initialize_mla_state<C>();
+        initialize_halves_state<C>();
         record_split(params.cut, block);
     }
     __syncthreads();
@@ -87,8 +104,7 @@ static __device__ __forceinline__ void sm90_mla(const sm90_decode_params_t &para
         consume_half<C>(params.cut, block, walk);
     } else {
         release_registers<producer_registers<C>>();
-        if (threadIdx.x / warp_threads == KV_LOAD_WARP)
-            load_mla_keys<C>(params, block, walk);
+        produce_stages<C>(params, block, walk);
     }
 }
 

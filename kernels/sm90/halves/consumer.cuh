@@ -6,15 +6,17 @@
  *     consumer 0    S = Q K^T | softmax | hands P on | O += P V, first half
  *     consumer 1                                     | O += P V, second half
  *
- * A block of K is released before the next one's scores begin. To issue them before PV, so that the
- * tensor cores work beside the softmax, takes longer until a stage is free to be loaded, and there
- * is room for only two: measured on an H200, 5 to 20 % slower.
+ * Where V lies in K, a block is released before the next one's scores begin. To issue them before
+ * PV, so that the tensor cores work beside the softmax, takes longer until a stage is free to be
+ * loaded, and there is room for only two: measured on an H200, 5 to 20 % slower. Where V has a ring
+ * of its own, K is released when its scores are complete, and V after PV: each is loaded beside the
+ * other's product.
  */
-#ifndef FLASH_KERNELS_SM90_MLA_CONSUMER_CUH
-#define FLASH_KERNELS_SM90_MLA_CONSUMER_CUH
+#ifndef FLASH_KERNELS_SM90_HALVES_CONSUMER_CUH
+#define FLASH_KERNELS_SM90_HALVES_CONSUMER_CUH
 
 #include "sm90/decode/consumer.cuh"
-#include "sm90/mla/state.cuh"
+#include "sm90/halves/state.cuh"
 
 /* Returns the first of the thread's two rows; both consumers map a thread to the same two rows. */
 static __device__ __forceinline__ int32_t group_row() {
@@ -27,6 +29,7 @@ template <flash_config_t C> struct half_state {
     probability_tile<C> p;
     rescale_t past;
     ring_t k;
+    ring_t v;      /* unless V lies in K */
     uint32_t turn; /* parity of the block's number */
 };
 
@@ -59,13 +62,13 @@ static __device__ __forceinline__ void apply_factors(scorer_state<C> &scorer) {
 
 /* Issues S = Q K^T, part after part as they arrive. */
 template <flash_config_t C>
-static __device__ __forceinline__ void issue_mla_scores(score_tile<C> &s, const ring_t &ring) {
+static __device__ __forceinline__ void issue_half_scores(score_tile<C> &s, const ring_t &ring) {
     const uint32_t q = uniform(descriptor_low(q_tile<C>(0), 0));
-    const uint32_t k = uniform(descriptor_low(key_tile<C>(ring.stage), 0));
-    constexpr int part_steps = head_steps<C> / MLA_PARTS;
+    const uint32_t k = uniform(descriptor_low(stage_tile<C, TENSOR_K>(ring.stage), 0));
+    constexpr int parts = tensor_parts<C, TENSOR_K>, part_steps = head_steps<C> / parts;
 #pragma unroll
-    for (int part = 0; part < MLA_PARTS; ++part) {
-        await_part<C>(ring, part);
+    for (int part = 0; part < parts; ++part) {
+        await_part<C, TENSOR_K>(ring, part);
         wgmma_fence();
 #pragma unroll
         for (int i = part * part_steps; i < (part + 1) * part_steps; ++i)
@@ -74,6 +77,40 @@ static __device__ __forceinline__ void issue_mla_scores(score_tile<C> &s, const 
                 descriptor(k, head_step_offset(i, kv_panel_bytes<C>)), i > 0);
     }
     wgmma_commit();
+}
+
+/* Releases the stage of K when its scores are complete, unless V lies in it. */
+template <flash_config_t C>
+static __device__ __forceinline__ void finish_scores(half_state<C> &half) {
+    if constexpr (!v_in_k<C>) {
+        release(halves_state<C>().of[TENSOR_K].empty[half.k.stage]);
+        step<C.n_stages>(half.k);
+    }
+}
+
+/* Returns the ring of the blocks of V. */
+template <flash_config_t C>
+static __device__ __forceinline__ ring_t &values_ring(half_state<C> &half) {
+    if constexpr (v_in_k<C>)
+        return half.k;
+    else
+        return half.v;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ uint32_t values_tile(half_state<C> &half) {
+    return stage_tile<C, TENSOR_V>(values_ring<C>(half).stage);
+}
+
+/* Waits until the half of V, or all of it, that a consumer is to read is there. */
+template <flash_config_t C, bool CUT>
+static __device__ __forceinline__ void await_values(half_state<C> &half, int number) {
+    if constexpr (v_in_k<C>)
+        await_parts<C, TENSOR_K>(half.k);
+    else if constexpr (CUT)
+        await_parts<C, TENSOR_V>(half.v);
+    else
+        await_part<C, TENSOR_V>(half.v, number);
 }
 
 template <flash_config_t C> using product_accumulators = float[product_columns<C> / 2];
@@ -90,8 +127,8 @@ template <flash_config_t C>
 static __device__ __forceinline__ void issue_half_output(half_state<C> &half, int number) {
     constexpr int step_bytes_down = 16 * SM90_PANEL_BYTES; /* sixteen keys */
     constexpr int product_bytes = half_bytes<C> / half_products<C>;
-    const uint32_t v = uniform(
-        descriptor_low(key_tile<C>(half.k.stage) + number * half_bytes<C>, kv_panel_bytes<C>));
+    const uint32_t v =
+        uniform(descriptor_low(values_tile<C>(half) + number * half_bytes<C>, kv_panel_bytes<C>));
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < key_steps<C>; ++i)
@@ -106,9 +143,11 @@ static __device__ __forceinline__ void issue_half_output(half_state<C> &half, in
 /* Releases the stage after PV, when it is complete. */
 template <flash_config_t C>
 static __device__ __forceinline__ void finish_half_output(half_state<C> &half) {
+    constexpr kv_tensor T = v_in_k<C> ? TENSOR_K : TENSOR_V;
+    ring_t &ring = values_ring<C>(half);
     pin_accumulators(half.o);
-    release(mla_state<C>().empty[half.k.stage]);
-    step<C.n_stages>(half.k);
+    release(halves_state<C>().of[T].empty[ring.stage]);
+    step<C.n_stages>(ring);
 }
 
 /* Rescales O, unless no row of the warp has a new maximum, as is mostly so after the first blocks.
@@ -126,8 +165,8 @@ static __device__ __forceinline__ void rescale_half(half_state<C> &half) {
 
 /* Hands P and its factors to consumer 1, when it has taken those of the block before. */
 template <flash_config_t C> static __device__ __forceinline__ void hand_on(half_state<C> &half) {
-    mla_exchange<C> &to = exchange<C>();
-    mla_state_t &state = mla_state<C>();
+    halves_exchange<C> &to = exchange<C>();
+    halves_state_t &state = halves_state<C>();
     const int thread = threadIdx.x % SM90_WARPGROUP_THREADS;
     mbarrier_wait(shared_address(&state.p_taken), half.turn ^ 1);
 #pragma unroll
@@ -141,8 +180,8 @@ template <flash_config_t C> static __device__ __forceinline__ void hand_on(half_
 }
 
 template <flash_config_t C> static __device__ __forceinline__ void take_over(half_state<C> &half) {
-    const mla_exchange<C> &from = exchange<C>();
-    mla_state_t &state = mla_state<C>();
+    const halves_exchange<C> &from = exchange<C>();
+    halves_state_t &state = halves_state<C>();
     const int thread = threadIdx.x % SM90_WARPGROUP_THREADS;
     mbarrier_wait(shared_address(&state.p_ready), half.turn);
 #pragma unroll
@@ -163,7 +202,9 @@ template <flash_config_t C>
 static __device__ __forceinline__ void sanitise_half(half_state<C> &half, int number,
                                                      const row_keys_t &keys, int32_t first_key) {
     meet_converter<C>();
-    sanitise_v<C>(half.o, number * half_columns<C>, key_tile<C>(half.k.stage), keys, first_key);
+    sanitise_v<C>(half.o, number * half_columns<C>, values_tile<C>(half), keys, first_key);
+    if constexpr (!v_in_k<C>)
+        meet_converter<C>();
 }
 
 /* ---- Consumer 0 ---- */
@@ -173,9 +214,10 @@ template <flash_config_t C, bool CUT>
 static __device__ __forceinline__ void
 compute_probabilities(scorer_state<C> &scorer, half_state<C> &half, const row_keys_t &keys,
                       int32_t first_key, const score_units<C> &unit, const tile_bias<C> &bias) {
-    issue_mla_scores<C>(scorer.s, half.k);
+    issue_half_scores<C>(scorer.s, half.k);
     wgmma_wait<0>();
     pin_accumulators(scorer.s.s);
+    finish_scores<C>(half);
     apply_factors<C>(scorer);
     cap_scores<C, !CUT>(scorer.s, unit);
     add_tile_bias<C>(scorer.s, bias, first_key, unit);
@@ -206,6 +248,8 @@ score_walk(scorer_state<C> &scorer, half_state<C> &half, const decode_params_t &
         compute_probabilities<C, false>(scorer, half, all, nth_key<C>(walk, n), unit, bias);
         hand_on<C>(half);
         rescale_half<C>(half);
+        if constexpr (!v_in_k<C>)
+            await_values<C, false>(half, 0);
         multiply_half<C>(half, 0);
     }
     const row_keys_t keys = find_row_keys(params, block, walk, group_row());
@@ -215,19 +259,14 @@ score_walk(scorer_state<C> &scorer, half_state<C> &half, const decode_params_t &
         compute_probabilities<C, true>(scorer, half, keys, first_key, unit, bias);
         hand_on<C>(half);
         rescale_half<C>(half);
+        if constexpr (!v_in_k<C>)
+            await_values<C, true>(half, 0);
         sanitise_half<C>(half, 0, keys, first_key);
         multiply_half<C>(half, 0);
     }
 }
 
 /* ---- Consumer 1 ---- */
-
-template <flash_config_t C>
-static __device__ __forceinline__ void await_block(const half_state<C> &half) {
-#pragma unroll
-    for (int part = 0; part < MLA_PARTS; ++part)
-        await_part<C>(half.k, part);
-}
 
 /* Computes all blocks of the walk, as consumer 1. */
 template <flash_config_t C>
@@ -237,7 +276,7 @@ follow_walk(half_state<C> &half, const decode_params_t &params, const decode_blo
 #pragma unroll 1
     for (int32_t n = 0; n < whole_blocks(walk); ++n) {
         take_over<C>(half);
-        await_block<C>(half);
+        await_values<C, false>(half, 1);
         rescale_half<C>(half);
         multiply_half<C>(half, 1);
     }
@@ -245,7 +284,7 @@ follow_walk(half_state<C> &half, const decode_params_t &params, const decode_blo
 #pragma unroll 1
     for (int32_t n = whole_blocks(walk); n < walk.blocks; ++n) {
         take_over<C>(half);
-        await_block<C>(half);
+        await_values<C, true>(half, 1);
         rescale_half<C>(half);
         sanitise_half<C>(half, 1, keys, nth_key<C>(walk, n));
         multiply_half<C>(half, 1);

@@ -3,13 +3,13 @@
  * multiplied by a power of two (common/fp16_rows.cuh), by which its scores are divided when they
  * are multiplied by K's scale.
  */
-#ifndef FLASH_KERNELS_SM90_MLA_QUERIES_CUH
-#define FLASH_KERNELS_SM90_MLA_QUERIES_CUH
+#ifndef FLASH_KERNELS_SM90_HALVES_QUERIES_CUH
+#define FLASH_KERNELS_SM90_HALVES_QUERIES_CUH
 
 #include "common/fp16_rows.cuh"
 #include "common/scale.h"
 #include "sm90/decode/queries.cuh"
-#include "sm90/mla/state.cuh"
+#include "sm90/halves/state.cuh"
 #include "sm90/softmax/units.cuh"
 
 /* Returns the largest magnitude of a row of bf16, by its bits, of which the threads that copy the
@@ -40,8 +40,8 @@ static __device__ __forceinline__ int convert_queries(query_chunks<C> &chunks) {
 
 /* Copies Q as copy_queries() does, converted if K is, and leaves the factors of the scores. */
 template <flash_config_t C>
-static __device__ __forceinline__ void copy_mla_queries(const decode_params_t &params,
-                                                        const decode_block_t &block) {
+static __device__ __forceinline__ void copy_half_queries(const decode_params_t &params,
+                                                         const decode_block_t &block) {
     const flash_params_t &p = params.attention;
     query_chunks<C> chunks = fetch_queries<C>(params, block);
     if constexpr (has_scales<C>) {

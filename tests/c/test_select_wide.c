@@ -1,0 +1,93 @@
+/*
+ * Heads of 257 to 512 columns: which problems go to SM90_WIDE, and which are refused.
+ */
+#include "selection.h"
+
+enum { WIDEST = 512 };
+
+/* Makes a problem of these head dimensions whose V is not K. */
+static problem_t wide_problem(int32_t dtype, int32_t d_head, int32_t d_head_v, int32_t features) {
+    problem_t problem = decode_problem(WIDEST, 8, features);
+    flash_params_t *p = &problem.params;
+    p->v = (const void *)((uintptr_t)p->k + 4096);
+    p->d_head = d_head;
+    p->d_head_v = d_head_v;
+    problem.dtype = p->v_dtype = dtype;
+    if (dtype == FLASH_DTYPE_BF16)
+        p->q_dtype = p->o_dtype = FLASH_DTYPE_BF16;
+    return problem;
+}
+
+static void check_choice(const problem_t *problem) {
+    const int32_t own_features = FLASH_FEATURE_PAGED | FLASH_FEATURE_BIAS;
+    const flash_config_t *config = &selected(problem, &hopper)->config;
+    assert_int_equal(config->arch, FLASH_ARCH_SM90_WIDE);
+    assert_int_equal(config->dtype, problem->dtype);
+    assert_int_equal(config->features & own_features, problem->features & own_features);
+}
+
+static void check_every_length(problem_t problem) {
+    for (problem.params.seqlen_q = 1; problem.params.seqlen_q <= 20000;
+         problem.params.seqlen_q *= 7)
+        check_choice(&problem);
+}
+
+TEST(wide_heads_have_kernels_on_hopper) {
+    static const int32_t heads[][2] = {{512, 512}, {264, 264}, {320, 512}, {512, 64}, {64, 512}};
+    static const int32_t dtypes[] = {FLASH_DTYPE_FP16, FLASH_DTYPE_BF16};
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
+        for (int32_t features = 0; features < 64; features++)
+            for (size_t j = 0; j < sizeof dtypes / sizeof dtypes[0]; j++)
+                check_every_length(wide_problem(dtypes[j], heads[i][0], heads[i][1], features));
+}
+
+TEST(wide_heads_of_e4m3_have_kernels_without_bias) {
+    for (int32_t features = 0; features < 32; features++)
+        check_every_length(wide_problem(FLASH_DTYPE_E4M3, WIDEST, WIDEST, features));
+}
+
+TEST(narrower_heads_go_elsewhere) {
+    const problem_t p = wide_problem(FLASH_DTYPE_BF16, 256, 256, FLASH_FEATURE_VARLEN);
+    assert_int_not_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90_WIDE);
+}
+
+TEST(values_that_are_columns_of_keys_go_to_sm90_mla) {
+    problem_t p = wide_problem(FLASH_DTYPE_BF16, WIDEST, WIDEST, FLASH_FEATURE_VARLEN);
+    p.params.v = p.params.k;
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90_MLA);
+}
+
+static void check_unserved(const problem_t *problem, const device_t *device, const char *words) {
+    const flash_kernel_t *kernel = NULL;
+    char reason[SELECT_REASON_SIZE];
+    assert_refused(select_kernel(problem, device, &kernel, reason), FLASH_ERROR_UNSUPPORTED, words);
+}
+
+TEST(what_no_kernel_of_wide_heads_serves_is_refused) {
+    const problem_t good = wide_problem(FLASH_DTYPE_BF16, WIDEST, WIDEST, FLASH_FEATURE_VARLEN);
+    problem_t p;
+    check_unserved(&good, &ampere, "d_head 512");
+    check_unserved(&good, &blackwell, "d_head 512");
+    p = good, p.params.d_head = 520, check_unserved(&p, &hopper, "d_head 520");
+    p = wide_problem(FLASH_DTYPE_E4M3, WIDEST, WIDEST, FLASH_FEATURE_VARLEN | FLASH_FEATURE_BIAS);
+    check_unserved(&p, &hopper, "bias");
+}
+
+static void check_unfit(const problem_t *problem, const char *words) {
+    const problem_t good = wide_problem(FLASH_DTYPE_BF16, WIDEST, WIDEST, FLASH_FEATURE_VARLEN);
+    assert_refused(select_check(selected(&good, &hopper), problem, &hopper),
+                   FLASH_ERROR_UNSUPPORTED, words);
+}
+
+TEST(rows_that_are_not_aligned_are_refused) {
+    const problem_t good = wide_problem(FLASH_DTYPE_BF16, WIDEST, WIDEST, FLASH_FEATURE_VARLEN);
+    problem_t p;
+    p = good, p.params.d_head_v = 510, check_unfit(&p, "multiple of 4");
+    p = good, p.params.d_head = 508, check_unfit(&p, "16-byte aligned");
+    p = good, p.params.v_stride.seq += 4, check_unfit(&p, "16");
+    p = good, p.params.k = (const void *)(uintptr_t)2, check_unfit(&p, "16");
+}
+
+int main(void) {
+    return has_cuda_kernels() ? run_all_tests(NULL, NULL) : SKIPPED_BY_CTEST;
+}
