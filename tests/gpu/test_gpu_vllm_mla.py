@@ -23,7 +23,7 @@ from vllm_mla_cases import (
 )
 from vllm_mla_stub import stub, vllm_config
 
-CAPABILITY = torch.cuda.get_device_capability()
+CAPABILITY = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
 CACHES = ["auto", "fp8_e4m3", *(["fp8_ds_mla"] if CAPABILITY == (9, 0) else [])]
 pytestmark = pytest.mark.skipif(CAPABILITY < (8, 0), reason="needs compute capability 8.0 or newer")
 every_cache = pytest.mark.parametrize("cache", CACHES)
