@@ -13,7 +13,9 @@ import torch
 from vllm_mla_cases import (
     LAYER,
     Batch,
+    Choice,
     as_forward_has_it,
+    check_choice,
     check_prefill,
     check_step,
     fill,
@@ -35,6 +37,14 @@ def backend() -> Iterator[ModuleType]:
         from flashattn.vllm import _mla_backend
 
         yield _mla_backend
+
+
+@pytest.fixture
+def sparse() -> Iterator[ModuleType]:
+    with stub("cuda"), torch.device("cuda"):
+        from flashattn.vllm import _mla_sparse_backend
+
+        yield _mla_sparse_backend
 
 
 STEPS = {
@@ -115,3 +125,48 @@ def test_a_captured_step_serves_other_lengths(
         assert (output[b.n_tokens :] == 0).all()
         found = output[: b.n_tokens].double().cpu().numpy()
         np.testing.assert_allclose(found, b.expected(), atol=2e-2)
+
+
+CHOICES = {
+    "tokens": ((900, 1, 2500, 0), (1, 1, 1, 1), {}),
+    "drafts": ((900, 100), (3, 2), {"gap": 16}),
+    "prompts": ((0, 400), (60, 40), {}),
+}
+
+
+@every_cache
+@pytest.mark.parametrize("n_heads", [16, 128])
+@pytest.mark.parametrize("step", CHOICES.values(), ids=CHOICES)
+def test_chosen_tokens(sparse: ModuleType, step: tuple, n_heads: int, cache: str) -> None:
+    cached, new, options = step
+    size = {"n_heads": n_heads, "block_size": 64, "dtype": torch.bfloat16}
+    check_choice(sparse, Choice(Batch(cached, new, cache_dtype=cache, **size, **options), 512))
+
+
+@every_cache
+def test_a_captured_step_serves_other_choices(sparse: ModuleType, cache: str) -> None:
+    """Of which one request has none, as those that pad a CUDA graph."""
+    size = {"block_size": 64, "dtype": torch.bfloat16, "cache_dtype": cache}
+    b = Batch((2000,) * 4, (1,) * 4, **size)
+    chosen = Choice(b, 256)
+    impl, memory = make_impl(sparse, b, topk_indices_buffer=chosen.rows), b.cache()
+    fill(impl, b, memory)
+    update(impl, b, b.new_tokens(), memory, b.common().slot_mapping)
+    metadata = make_builder(sparse, None).build(0, b.common())
+    q = tuple(x.contiguous() for x in b.q.split([512, 64], dim=-1))
+
+    def step() -> torch.Tensor:
+        return impl.forward_mqa(q, as_forward_has_it(b, memory), metadata, LAYER)[0]
+
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = step()
+    for seed in (1, 2):
+        other = Choice(b, 256, seed)
+        other.rows[seed] = -1
+        chosen.rows.copy_(other.rows)
+        graph.replay()
+        assert (output[seed] == 0).all()
+        found = output.double().cpu().numpy()
+        np.testing.assert_allclose(found, other.expected(), atol=2e-2)

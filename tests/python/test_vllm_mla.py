@@ -17,6 +17,8 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from vllm_mla_cases import (  # noqa: E402
     Batch,
+    Choice,
+    check_choice,
     check_prefill,
     check_step,
     make_builder,
@@ -112,6 +114,69 @@ def test_a_draft_step_reads_vllms_own_tensors(backend: ModuleType) -> None:
     decode = metadata.decode
     assert decode.seq_lens[1] == 7 and decode.query_start_loc[1] == 0
     assert decode.block_table[0, 0] == 2
+
+
+# ---- Chosen tokens ----
+
+
+@pytest.fixture
+def sparse() -> Iterator[ModuleType]:
+    """vLLM has no attention to chosen tokens on the CPU: this is what it calls on CUDA devices."""
+    with stub("cuda"):
+        from flashattn.vllm import _mla_sparse_backend
+
+        yield _mla_sparse_backend
+
+
+CHOICES = {
+    "tokens": ((30, 1, 200, 0), (1, 1, 1, 1), {}),
+    "drafts": ((9, 100, 31), (3, 1, 2), {}),
+    "prompts": ((0, 40), (33, 20), {}),
+    "blocks apart": ((90, 3), (1, 2), {"gap": 5}),
+    "padding": ((90, 3), (1, 1), {"padding": 3}),
+}
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("step", CHOICES.values(), ids=CHOICES)
+def test_chosen_tokens(sparse: ModuleType, step: tuple, cache: str) -> None:
+    cached, new, options = step
+    check_choice(sparse, Choice(Batch(cached, new, cache_dtype=cache, **options)))
+
+
+def test_layers_that_share_a_choice(sparse: ModuleType) -> None:
+    """vLLM finds the places once for a group of layers, where all tokens are decoded."""
+    for new, n_layers, n_calls in (((1, 1), 3, 1), ((1, 1), 1, 0), ((1, 9), 3, 0)):
+        group = SimpleNamespace(num_layers=n_layers, n_calls=0)
+        check_choice(sparse, Choice(Batch((90, 30), new)), group)
+        assert group.n_calls == n_calls
+
+
+def test_refusals_of_chosen_tokens(sparse: ModuleType) -> None:
+    b = Batch((30,), (1,))
+    chosen = Choice(b).rows
+    with pytest.raises(ValueError, match="no indexer, and no buffer of chosen tokens"):
+        make_impl(sparse, b)
+    with pytest.raises(NotImplementedError, match="kv_sharing_target_layer_name is not served"):
+        make_impl(sparse, b, topk_indices_buffer=chosen, kv_sharing_target_layer_name="x")
+    for name, value, complaint in (
+        ("parallel_config__decode_context_parallel_size", 2, "decode_context_parallel_size is 2"),
+        ("attention_config__hisparse_config", "any", "hisparse_config is set"),
+    ):
+        vllm_mla_stub.CURRENT.config = vllm_config(**{name: value})
+        with pytest.raises(NotImplementedError, match=complaint):
+            make_impl(sparse, b, topk_indices_buffer=chosen)
+    common = b.common()
+    common.causal = False
+    with pytest.raises(NotImplementedError, match="causal is False: tokens are chosen"):
+        make_builder(sparse, None).build(0, common)
+
+
+def test_what_the_backend_of_chosen_tokens_says(sparse: ModuleType) -> None:
+    backend = sparse.FlashAttnMLASparseBackend
+    assert backend.is_mla() and backend.is_sparse() and backend.get_name() == "CUSTOM"
+    assert backend.customize_spec("spec") == ("aligned", "spec")
+    assert backend.get_supported_head_sizes() == [576]
 
 
 # ---- What is refused ----
@@ -243,17 +308,21 @@ def test_one_name_is_the_backend_that_a_layer_needs() -> None:
         from flashattn.vllm import _custom
         from flashattn.vllm._backend import FlashAttnBackend
         from flashattn.vllm._mla_backend import FlashAttnMLABackend
+        from flashattn.vllm._mla_sparse_backend import FlashAttnMLASparseBackend
 
-        for of in (FlashAttnBackend, FlashAttnMLABackend):
-            of.validate_configuration = classmethod(lambda cls, **given: [cls.__name__, *given])
-            of.full_cls_name = classmethod(lambda cls: (cls.__module__, cls.__qualname__))
-        one, other = _custom.Backend, _custom.Backend
-        assert one.validate_configuration(use_mla=True, a=1) == [
-            "FlashAttnMLABackend", "use_mla", "a",
-        ]  # fmt: skip
-        assert other.validate_configuration(use_mla=False) == ["FlashAttnBackend", "use_mla"]
-        assert one.full_cls_name() == ("flashattn.vllm._mla_backend", "FlashAttnMLABackend")
-        assert other.full_cls_name() == ("flashattn.vllm._backend", "FlashAttnBackend")
+        for backend, use_mla, use_sparse in (
+            (FlashAttnBackend, False, False),
+            (FlashAttnMLABackend, True, False),
+            (FlashAttnMLASparseBackend, True, True),
+        ):
+            backend.validate_configuration = classmethod(lambda cls, **given: [cls, given])
+            backend.full_cls_name = classmethod(lambda cls: cls)
+            given = {"use_mla": use_mla, "use_sparse": use_sparse}
+            choice = _custom.Backend
+            assert choice.get_name() == "CUSTOM"
+            found = choice.validate_configuration(**given, a=1)
+            assert found == [backend, {**given, "a": 1}]
+            assert choice.full_cls_name() is backend
         with pytest.raises(AttributeError, match="has no attribute Other"):
             _custom.Other  # noqa: B018
 

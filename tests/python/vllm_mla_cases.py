@@ -17,6 +17,8 @@ SCALE = 192**-0.5
 K_SCALE = 0.25
 LAYER = SimpleNamespace(_k_scale_float=K_SCALE)
 BYTES = {"fp8": 576, "fp8_e4m3": 576, "fp8_ds_mla": latent.TOKEN_BYTES}
+IMPLS = "FlashAttnMLAImpl", "FlashAttnMLASparseImpl"
+BUILDERS = "FlashAttnMLAMetadataBuilder", "FlashAttnMLASparseMetadataBuilder"
 DIMS = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
 
 
@@ -106,8 +108,55 @@ class Batch:
         return np.concatenate(found)
 
 
+@dataclass
+class Choice:
+    """Up to `most` tokens of the cache for each query of a batch, of those that a causal mask
+    shows, in any order, with -1 among them."""
+
+    b: Batch
+    most: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        random = np.random.default_rng(self.seed)
+        rows = np.full((self.b.n_tokens + self.b.padding, self.most), -1, np.int32)
+        visible = [c + i + 1 for c, n in zip(self.b.cached, self.b.new) for i in range(n)]
+        for row, n in zip(rows, visible):
+            count = min(random.integers(0, self.most + 1), n)
+            places = random.permutation(self.most)[:count]
+            row[places] = random.permutation(n)[:count]
+        self.rows = torch.tensor(rows)
+
+    def expected(self) -> np.ndarray:
+        """Returns O [tokens, n_heads, 512] in float64."""
+        found, i = [], 0
+        for tokens, n in zip(self.b.tokens, self.b.new):
+            kept = self.b.kept(tokens)
+            for row in self.rows[i : i + n].cpu().numpy():
+                q = self.b.q[i : i + 1].double().cpu().numpy()[None]
+                k = kept[row[row >= 0]][None, :, None]
+                found.append(oracle.attention(q, k, k[..., :512], softmax_scale=SCALE)[0][0])
+                i += 1
+        return np.concatenate(found)
+
+
+def check_choice(backend: ModuleType, choice: Choice, group: Any = None) -> None:
+    """Tokens of a step attend to tokens that were chosen for each."""
+    b, cache = choice.b, choice.b.cache()
+    impl = make_impl(backend, b, topk_indices_buffer=choice.rows, index_group=group)
+    fill(impl, b, cache)
+    update(impl, b, b.new_tokens(), cache, b.common().slot_mapping)
+    metadata = make_builder(backend, None, b.block_size).build(0, b.common())
+    q = tuple(x[: b.n_tokens] for x in b.q.split([512, 64], dim=-1))
+    o, lse = impl.forward_mqa(q, as_forward_has_it(b, cache), metadata, LAYER)
+    assert lse is None and o.dtype == b.dtype
+    tolerance = 1e-5 if b.dtype == torch.float32 else 2e-2
+    np.testing.assert_allclose(o.double().cpu().numpy(), choice.expected(), atol=tolerance)
+
+
 def make_impl(backend: ModuleType, b: Batch, **given: Any) -> Any:
     """Returns an implementation as vLLM makes one, with arguments changed."""
+    of_module = [x for x in vars(backend).values() if getattr(x, "__name__", "") in IMPLS]
     arguments = {
         "num_heads": b.n_heads,
         "head_size": 576,
@@ -121,11 +170,13 @@ def make_impl(backend: ModuleType, b: Batch, **given: Any) -> Any:
         "kv_sharing_target_layer_name": None,
         **DIMS,
     }
-    return backend.FlashAttnMLAImpl(**{**arguments, **given})
+    return of_module[0](**{**arguments, **given})
 
 
-def make_builder(backend: ModuleType, config: Any) -> Any:
-    return backend.FlashAttnMLAMetadataBuilder(None, [], config, torch.get_default_device())
+def make_builder(backend: ModuleType, config: Any, block_size: int = 64) -> Any:
+    of_module = [x for x in vars(backend).values() if getattr(x, "__name__", "") in BUILDERS]
+    spec = SimpleNamespace(block_size=block_size)
+    return of_module[0](spec, [], config, torch.get_default_device())
 
 
 def update(impl: Any, b: Batch, tokens: torch.Tensor, cache: Any, slots: torch.Tensor) -> None:

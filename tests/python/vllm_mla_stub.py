@@ -24,7 +24,7 @@ def vllm_config(**changed: Any) -> SimpleNamespace:
     """A configuration as vLLM has it, with members of its parts changed: a__b is b of a."""
     parts = {
         "parallel_config": {"decode_context_parallel_size": 1},
-        "attention_config": {"mla_prefill_backend": None},
+        "attention_config": {"mla_prefill_backend": None, "hisparse_config": None},
         "scheduler_config": {"enable_chunked_prefill": False},
         "cache_config": {"enable_prefix_caching": False},
         "speculative_config": {"num_speculative_tokens": 0},
@@ -146,6 +146,106 @@ class MLACommonImpl:
     def forward_mqa(self, q, kv_c_and_k_pe_cache, attn_metadata, layer): ...
 
 
+@dataclass
+class SparseMLACommonMetadata:
+    block_table: torch.Tensor
+    req_id_per_token: torch.Tensor
+    block_size: int
+    num_decode_tokens: int
+
+
+class SparseMLACommonMetadataBuilder:
+    def __init__(
+        self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: Any
+    ) -> None:
+        self.block_size = kv_cache_spec.block_size
+
+    def _init_reorder_batch_threshold(
+        self, reorder_batch_threshold: int = 1, supports_spec_as_decode: bool = False
+    ) -> None:
+        self.reorder_batch_threshold = reorder_batch_threshold
+
+    def build(
+        self, common_prefix_len: int, common: Any, fast_build: bool = False
+    ) -> SparseMLACommonMetadata:
+        lengths = common.query_start_loc.diff()
+        requests = torch.arange(len(lengths), dtype=torch.int32).repeat_interleave(lengths)
+        n = common.num_actual_tokens
+        is_decode = bool((lengths <= self.reorder_batch_threshold).all())
+        return self.metadata_cls(
+            common.block_table_tensor, requests, self.block_size, n if is_decode else 0
+        )
+
+
+class SparseMLACommonImpl(MLACommonImpl):
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int,
+        alibi_slopes: Any,
+        sliding_window: Any,
+        kv_cache_dtype: str,
+        logits_soft_cap: Any,
+        attn_type: str,
+        kv_sharing_target_layer_name: str | None,
+        topk_indices_buffer: torch.Tensor | None = None,
+        index_group: Any = None,
+        **mla_args: Any,
+    ) -> None:
+        super().__init__(
+            num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window,
+            kv_cache_dtype, logits_soft_cap, attn_type, kv_sharing_target_layer_name, **mla_args,
+        )  # fmt: skip
+        self.topk_indices_buffer, self.index_group = topk_indices_buffer, index_group
+
+    def forward_mqa(self, q, kv_c_and_k_pe_cache, attn_metadata, layer): ...
+
+    def _convert_logical_to_physical_topk(
+        self, logical_topk_indices, attn_metadata, *, block_stride_rows, return_valid_counts
+    ):  # fmt: skip
+        self.index_group.n_calls += 1
+        return convert(
+            attn_metadata.req_id_per_token,
+            attn_metadata.block_table,
+            logical_topk_indices,
+            attn_metadata.block_size,
+            block_stride_rows,
+            logical_topk_indices.shape[1],
+            return_valid_counts,
+        )
+
+
+def convert(
+    req_id: torch.Tensor,
+    block_table: torch.Tensor,
+    token_indices: torch.Tensor,
+    BLOCK_SIZE: int,
+    BLOCK_STRIDE_ROWS: int,
+    NUM_TOPK_TOKENS: int,
+    return_valid_counts: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Does what vLLM's triton_convert_req_index_to_global_index does: places of tokens, those that
+    are none behind the others."""
+    assert return_valid_counts and token_indices.shape == (len(req_id), NUM_TOPK_TOKENS)
+    is_token = token_indices >= 0
+    blocks = block_table[req_id.long()].gather(1, token_indices.clamp(min=0).long() // BLOCK_SIZE)
+    places = blocks * BLOCK_STRIDE_ROWS + token_indices % BLOCK_SIZE
+    order = torch.argsort(~is_token, dim=1, stable=True)
+    places = torch.where(is_token, places, -1).gather(1, order)
+    return places.int(), is_token.sum(1).int()
+
+
+def flat_kv_row_view(kv_cache: torch.Tensor, block_size: int) -> tuple[torch.Tensor, int]:
+    """Does what vLLM's function of this name does."""
+    n_blocks, _, columns = kv_cache.shape
+    apart, rest = divmod(kv_cache.stride(0), columns)
+    assert rest == 0
+    n_rows = (n_blocks - 1) * apart + block_size
+    return kv_cache.as_strided((n_rows, columns), (columns, 1)), apart
+
+
 class MLAPrefillBackend:
     def __init__(self, scale: float) -> None:
         self.scale = scale
@@ -178,6 +278,15 @@ def _modules() -> dict[str, dict[str, Any]]:
         "vllm.model_executor.layers": {},
         "vllm.model_executor.layers.attention": {},
         "vllm.model_executor.layers.attention.mla_attention": {x.__name__: x for x in classes},
+        "vllm.model_executor.layers.attention.sparse_mla_attention": {
+            x.__name__: x
+            for x in (SparseMLACommonImpl, SparseMLACommonMetadata, SparseMLACommonMetadataBuilder)
+        },
+        "vllm.v1.attention.backends.mla.sparse_utils": {
+            "align_blocks_to_rows": lambda spec: ("aligned", spec),
+            "flat_kv_row_view": flat_kv_row_view,
+            "triton_convert_req_index_to_global_index": convert,
+        },
         "vllm.v1.attention.backend": {
             "max_decode_query_len": lambda c: 1 + c.speculative_config.num_speculative_tokens
         },

@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 
-def _backend_for(use_mla: bool) -> Any:
-    if use_mla:
+def _backend_for(use_mla: bool, use_sparse: bool) -> Any:
+    if use_mla and use_sparse:
+        from ._mla_sparse_backend import FlashAttnMLASparseBackend as backend
+    elif use_mla:
         from ._mla_backend import FlashAttnMLABackend as backend
     else:
         from ._backend import FlashAttnBackend as backend
@@ -23,11 +25,13 @@ class _Choice:
     V."""
 
     def __init__(self) -> None:
-        self._backend = _backend_for(False)
+        self._backend = _backend_for(False, False)
 
-    def validate_configuration(self, *, use_mla: bool = False, **given: Any) -> list[str]:
-        self._backend = _backend_for(use_mla)
-        return self._backend.validate_configuration(use_mla=use_mla, **given)
+    def validate_configuration(
+        self, *, use_mla: bool = False, use_sparse: bool = False, **given: Any
+    ) -> list[str]:
+        self._backend = _backend_for(use_mla, use_sparse)
+        return self._backend.validate_configuration(use_mla=use_mla, use_sparse=use_sparse, **given)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)

@@ -42,6 +42,17 @@ MLA_CALLS = {
     "MLAPrefillBackend.run_prefill_new_tokens": "q k v return_softmax_lse out output_scale",
     "MLAPrefillBackend.run_prefill_context_chunk": "chunk q k v out",
 }
+MLA_SPARSE_CALLS = {
+    "SparseMLACommonImpl.__init__": MLA_CALLS["MLACommonImpl.__init__"],
+    "SparseMLACommonImpl.forward_mqa": MLA_CALLS["MLACommonImpl.forward_mqa"],
+    "SparseMLACommonImpl._convert_logical_to_physical_topk": (
+        "logical_topk_indices attn_metadata block_stride_rows return_valid_counts"
+    ),
+    "SparseMLACommonMetadataBuilder.__init__": MLA_CALLS["MLACommonMetadataBuilder.__init__"],
+    "SparseMLACommonMetadataBuilder._init_reorder_batch_threshold": (
+        "reorder_batch_threshold supports_spec_as_decode"
+    ),
+}
 # Without the first a version writes no cache itself, without the others it scales none.
 NAMES = {
     "AttentionBackend": "forward_includes_kv_cache_update",
@@ -85,16 +96,25 @@ def _differences_of_calls(module: ModuleType) -> list[str]:
     ]
 
 
-def check_mla(*modules: ModuleType) -> None:
-    """Raises ImportError if vLLM's modules of latent attention have not the calls that are known
-    here. vLLM takes that for a backend that is not there, and says why."""
+def _check_mla(calls: dict[str, str], modules: tuple[ModuleType, ...]) -> None:
     found = []
-    for name, expected in MLA_CALLS.items():
+    for name, expected in calls.items():
         own = _arguments_of(modules, name)
         if own[: len(expected.split())] != expected.split():
             found.append(_difference(name, own, expected))
     if found:
         raise ImportError(f"vLLM's latent attention has another interface: {'; '.join(found)}")
+
+
+def check_mla(*modules: ModuleType) -> None:
+    """Raises ImportError if vLLM's modules of latent attention have not the calls that are known
+    here. vLLM takes that for a backend that is not there, and says why."""
+    _check_mla(MLA_CALLS, modules)
+
+
+def check_mla_sparse(*modules: ModuleType) -> None:
+    """The same of latent attention to chosen tokens."""
+    _check_mla(MLA_SPARSE_CALLS, modules)
 
 
 def _names_of(of_class: Any) -> set[str]:

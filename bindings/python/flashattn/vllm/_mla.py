@@ -1,5 +1,5 @@
-"""This module has what both backends of latent attention (MLA) share: which caches are served, the
-call over a cache of latent tokens, and the refusals.
+"""This module has what the backends of latent attention (MLA) share: what is served, the refusals,
+and the call over a cache of latent tokens.
 
 vLLM keeps one vector of 576 columns per token, K, of which V is the first 512; fp8_ds_mla is its
 name for tokens of 656 bytes, which are those of flashattn.latent.
@@ -7,13 +7,15 @@ name for tokens of 656 bytes, which are those of flashattn.latent.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from vllm import envs
+from vllm.config import get_current_vllm_config
 from vllm.platforms import current_platform
-from vllm.v1.attention.backend import AttentionType
+from vllm.v1.attention.backend import AttentionType, MultipleOf
+from vllm.v1.attention.backends.mla.prefill.registry import MLAPrefillBackendEnum
 
 from .. import _attention, latent
 from ..torch_ops import flash_attn_varlen_func
@@ -24,6 +26,55 @@ TOKENS = "fp8_ds_mla"
 CACHES = (*PLAIN_CACHES, *E4M3_CACHES, TOKENS)
 COLUMNS, V_COLUMNS = latent.COLUMNS, latent.CODES
 LEAST_CAPABILITY = 8
+PREFERRED_BLOCK_SIZE_ON_CUDA = 64  # smaller pages are read token by token
+
+
+class Served:
+    """Says what the library serves; vLLM refuses other models before it starts, by these."""
+
+    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]
+    supported_kv_cache_dtypes: ClassVar[list[str]] = [*CACHES]
+
+    @staticmethod
+    def get_name() -> str:
+        return "CPU_MLA" if current_platform.is_cpu() else "CUSTOM"
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[Any]:
+        return [MultipleOf(1)]
+
+    @classmethod
+    def get_preferred_block_size(cls, default_block_size: int) -> int:
+        return default_block_size if current_platform.is_cpu() else PREFERRED_BLOCK_SIZE_ON_CUDA
+
+    @classmethod
+    def get_supported_head_sizes(cls) -> list[int]:
+        return [COLUMNS]
+
+    @classmethod
+    def supports_dtype(cls, dtype: torch.dtype) -> bool:
+        return dtype in cls.supported_dtypes or (
+            dtype == torch.float32 and current_platform.is_cpu()
+        )
+
+    @classmethod
+    def supports_batch_invariance(cls) -> bool:
+        return True
+
+    @classmethod
+    def supports_combination(
+        cls,
+        head_size: int,
+        dtype: torch.dtype,
+        kv_cache_dtype: str | None,
+        block_size: int | None,
+        use_mla: bool,
+        has_sink: bool,
+        use_sparse: bool,
+        use_mm_prefix: bool,
+        device_capability: Any,
+    ) -> str | None:
+        return why_not(kv_cache_dtype, dtype, device_capability)
 
 
 def why_not(kv_cache_dtype: str | None, dtype: torch.dtype, capability: Any) -> str | None:
@@ -66,18 +117,31 @@ def refuse_ranks(dcp_world_size: int) -> None:
         )
 
 
+def take_prefill() -> None:
+    """Names this library for prefill too, where nobody named another. On the CPU vLLM has one,
+    which the registry has replaced."""
+    config = get_current_vllm_config().attention_config
+    if not current_platform.is_cpu() and config.mla_prefill_backend is None:
+        config.mla_prefill_backend = MLAPrefillBackendEnum.CUSTOM
+
+
 def query(q: Tensor | tuple[Tensor, Tensor]) -> Tensor:
     """Returns Q [tokens, heads, 576] of vLLM's two parts."""
     return torch.cat(q, dim=-1) if isinstance(q, tuple) else q
 
 
 def attend(
-    q: Tensor, cache: Tensor, kv_cache_dtype: str, layer: Any, scale: float, **where: Any
-) -> Tensor:
-    """Returns O [tokens, heads, 512] over pages [blocks, block_size, 576], or [..., 656] of bytes.
-    Tokens that belong to no request have an O of 0, as those that pad a CUDA graph."""
-    pages = cache.unsqueeze(2)
-    out = q.new_zeros(*q.shape[:2], V_COLUMNS)
+    q: Tensor,
+    pages: Tensor,
+    out: Tensor,
+    kv_cache_dtype: str,
+    layer: Any,
+    scale: float,
+    **where: Any,
+) -> None:
+    """Writes O [..., heads, 512] of Q [..., heads, 576] over pages [pages, page_size, 576], or
+    [..., 656] of bytes, into out."""
+    pages = pages.unsqueeze(2)
     options = {
         "softmax_scale": scale,
         "batch_invariant": bool(getattr(envs, "VLLM_BATCH_INVARIANT", False)),
@@ -87,13 +151,8 @@ def attend(
     if kv_cache_dtype == TOKENS:
         pages = pages.view(torch.uint8)
         _attention.flash_attn_varlen_func(q, pages, pages, kv_dtype=latent.KV_DTYPE, **options)
-        return out
+        return
     if kv_cache_dtype in E4M3_CACHES:
         pages = pages.view(torch.float8_e4m3fn)
         options["k_descale"] = options["v_descale"] = layer._k_scale_float
     flash_attn_varlen_func(q, pages, pages[..., :V_COLUMNS], **options)
-    return out
-
-
-def name_of(cpu_name: str) -> str:
-    return cpu_name if current_platform.is_cpu() else "CUSTOM"

@@ -24,27 +24,18 @@ from vllm.model_executor.layers.attention.mla_attention import (
     QueryLenSupport,
 )
 from vllm.platforms import current_platform
-from vllm.v1.attention.backend import AttentionCGSupport, MultipleOf, max_decode_query_len
+from vllm.v1.attention.backend import AttentionCGSupport, max_decode_query_len
 from vllm.v1.attention.backends.mla.prefill import base as mla_prefill
-from vllm.v1.attention.backends.mla.prefill.registry import MLAPrefillBackendEnum
 
 from .. import _append, latent
 from ..torch_ops import flash_kv_append
 from . import _interface, _mla
 
 _interface.check_mla(mla_attention, mla_prefill)
-PREFERRED_BLOCK_SIZE_ON_CUDA = 64  # smaller pages are read token by token
 
 
-class FlashAttnMLABackend(MLACommonBackend):
-    """Says what the library serves; vLLM refuses other models before it starts, by these."""
-
-    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]
-    supported_kv_cache_dtypes: ClassVar[list[str]] = [*_mla.CACHES]
-
-    @staticmethod
-    def get_name() -> str:
-        return _mla.name_of("CPU_MLA")
+class FlashAttnMLABackend(_mla.Served, MLACommonBackend):
+    """Is the backend of layers that attend to all tokens."""
 
     @staticmethod
     def get_impl_cls() -> type[FlashAttnMLAImpl]:
@@ -54,46 +45,9 @@ class FlashAttnMLABackend(MLACommonBackend):
     def get_builder_cls() -> type[FlashAttnMLAMetadataBuilder]:
         return FlashAttnMLAMetadataBuilder
 
-    @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[Any]:
-        return [MultipleOf(1)]
-
-    @classmethod
-    def get_preferred_block_size(cls, default_block_size: int) -> int:
-        return default_block_size if current_platform.is_cpu() else PREFERRED_BLOCK_SIZE_ON_CUDA
-
-    @classmethod
-    def get_supported_head_sizes(cls) -> list[int]:
-        return [_mla.COLUMNS]
-
-    @classmethod
-    def supports_dtype(cls, dtype: torch.dtype) -> bool:
-        return dtype in cls.supported_dtypes or (
-            dtype == torch.float32 and current_platform.is_cpu()
-        )
-
-    @classmethod
-    def supports_batch_invariance(cls) -> bool:
-        return True
-
     @classmethod
     def supports_non_causal(cls) -> bool:
         return True
-
-    @classmethod
-    def supports_combination(
-        cls,
-        head_size: int,
-        dtype: torch.dtype,
-        kv_cache_dtype: str | None,
-        block_size: int | None,
-        use_mla: bool,
-        has_sink: bool,
-        use_sparse: bool,
-        use_mm_prefix: bool,
-        device_capability: Any,
-    ) -> str | None:
-        return _mla.why_not(kv_cache_dtype, dtype, device_capability)
 
 
 @dataclass
@@ -158,19 +112,12 @@ class FlashAttnMLAMetadataBuilder(MLACommonMetadataBuilder):
         )
 
 
-def _take_prefill(vllm_config: Any) -> None:
-    """Names this library for prefill too, where nobody named another. On the CPU vLLM has one,
-    which the registry has replaced."""
-    config = vllm_config.attention_config
-    if not current_platform.is_cpu() and config.mla_prefill_backend is None:
-        config.mla_prefill_backend = MLAPrefillBackendEnum.CUSTOM
-
-
-def _refuse_on_cpu(vllm_config: Any, kv_cache_dtype: str) -> None:
+def _refuse_on_cpu(kv_cache_dtype: str) -> None:
     """vLLM's CPU platform asks no backend what it serves, and gathers cached tokens of a prompt
     only if they are numbers."""
     if not current_platform.is_cpu() or kv_cache_dtype in _mla.PLAIN_CACHES:
         return
+    vllm_config = get_current_vllm_config()
     for config, name in (
         (vllm_config.scheduler_config, "enable_chunked_prefill"),
         (vllm_config.cache_config, "enable_prefix_caching"),
@@ -208,15 +155,14 @@ class FlashAttnMLAImpl(MLACommonImpl):
             kv_cache_dtype, mla_args, attn_type=attn_type, alibi_slopes=alibi_slopes,
             sliding_window=sliding_window, logits_soft_cap=logits_soft_cap,
         )  # fmt: skip
-        vllm_config = get_current_vllm_config()
-        _refuse_on_cpu(vllm_config, kv_cache_dtype)
+        _refuse_on_cpu(kv_cache_dtype)
         super().__init__(
             num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window,
             kv_cache_dtype, logits_soft_cap, attn_type, kv_sharing_target_layer_name, **mla_args,
         )  # fmt: skip
         _mla.refuse_ranks(self.dcp_world_size)
         self.supports_quant_query_input = False  # Q stays of the model's type
-        _take_prefill(vllm_config)
+        _mla.take_prefill()
 
     def forward_mqa(
         self,
@@ -225,11 +171,14 @@ class FlashAttnMLAImpl(MLACommonImpl):
         attn_metadata: MLACommonMetadata,
         layer: Any,
     ) -> tuple[Tensor, None]:
-        """Returns O [tokens, heads, 512] of the requests that are decoded, and no LSE."""
-        batch = attn_metadata.decode
-        o = _mla.attend(
-            _mla.query(q),
+        """Returns O [tokens, heads, 512] of the requests that are decoded, and no LSE. Tokens that
+        belong to no request have an O of 0, as those that pad a CUDA graph."""
+        batch, q = attn_metadata.decode, _mla.query(q)
+        o = q.new_zeros(*q.shape[:2], _mla.V_COLUMNS)
+        _mla.attend(
+            q,
             kv_c_and_k_pe_cache,
+            o,
             self.kv_cache_dtype,
             layer,
             self.scale,
