@@ -199,13 +199,13 @@ class FlashAttnMLAImpl(MLACommonImpl):
         slot_mapping: Tensor,
         kv_cache_dtype: str,
         k_scale: Tensor,
-        **more: Any,
+        *skip_scale: bool,
     ) -> None:
         """Writes tokens to their slots: on CUDA devices by vLLM's own call, which reads its two
-        parts. A slot below 0 is padding."""
+        parts. A slot below 0 is padding. vLLM 0.33 adds whether the scale is 1."""
         if not current_platform.is_cpu():
             super().do_kv_cache_update(
-                kv_c_normed, k_pe, kv_cache, slot_mapping, kv_cache_dtype, k_scale, **more
+                kv_c_normed, k_pe, kv_cache, slot_mapping, kv_cache_dtype, k_scale, *skip_scale
             )
         elif kv_cache.numel():
             slots = slot_mapping.flatten()
