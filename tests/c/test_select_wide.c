@@ -3,6 +3,9 @@
  */
 #include "selection.h"
 
+#include "cuda/decode/plan_decode.h"
+#include "cuda/family.h"
+
 enum { WIDEST = 512 };
 
 /* Makes a problem of these head dimensions whose V is not K. */
@@ -86,6 +89,24 @@ TEST(rows_that_are_not_aligned_are_refused) {
     p = good, p.params.d_head = 508, check_unfit(&p, "16-byte aligned");
     p = good, p.params.v_stride.seq += 4, check_unfit(&p, "16");
     p = good, p.params.k = (const void *)(uintptr_t)2, check_unfit(&p, "16");
+}
+
+static decode_plan_t plan_of(const problem_t *problem) {
+    const flash_kernel_t *kernel = selected(problem, &hopper);
+    return kernel_op(kernel)->cuda->plan(&kernel->config, problem, &hopper);
+}
+
+/* The queries of other sequences must not decide whether a sequence is cut. */
+TEST(batch_invariant_calls_cut_sequences_of_one_tile_unless_they_are_ragged) {
+    problem_t p = wide_problem(FLASH_DTYPE_BF16, WIDEST, WIDEST, FLASH_FEATURE_VARLEN);
+    p.batch_invariant = true;
+    assert_true(plan_of(&p).splits > 0);
+    p.params.seqlen_q = 9; /* of eight heads each: more than 64 rows */
+    assert_int_equal(plan_of(&p).splits, 0);
+    assert_int_equal(plan_of(&p).slots, 0);
+    p.params.seqlen_q = 1;
+    make_ragged(&p);
+    assert_int_equal(plan_of(&p).splits, 0);
 }
 
 int main(void) {

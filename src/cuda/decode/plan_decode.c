@@ -102,7 +102,7 @@ static void plan_cut_by_length(decode_plan_t *plan, const decode_limits_t *limit
     params->least_share = (int32_t)share;
     plan->blocks = p->batch * pieces * params->row_tiles * params->head_blocks;
     plan->splits = pieces > 1 ? p->batch : 0;
-    plan->slots = plan->blocks;
+    plan->slots = pieces > 1 ? plan->blocks : 0;
 }
 
 decode_plan_t plan_decode(const flash_config_t *config, const problem_t *problem,

@@ -63,7 +63,7 @@ static int64_t best_pieces(const tiles_t *tiles) {
 
 static int64_t pieces_of(const tiles_t *tiles, const problem_t *problem) {
     return problem->batch_invariant
-               ? max64(divide_up(problem->params.seqlen_k, ROUNDS_INVARIANT_KEYS), 1)
+               ? max64(divide_up(problem->params.seqlen_k, tiles->times->invariant_keys), 1)
                : best_pieces(tiles);
 }
 
@@ -87,7 +87,7 @@ decode_plan_t plan_rounds(const flash_config_t *config, const problem_t *problem
                                     .most_heads = 1,
                                     .least_keys = PIECE_MIN_KEYS,
                                     .long_keys = INT32_MAX,
-                                    .invariant_keys = ROUNDS_INVARIANT_KEYS};
+                                    .invariant_keys = times->invariant_keys};
     return plan_decode(config, problem, device, &limits);
 }
 

@@ -16,7 +16,8 @@ static int64_t time_of_unit(int32_t B_r) {
 static round_times_t times_of(int32_t B_r) {
     return (round_times_t){.of_unit = time_of_unit(B_r),
                            .around_block = SM90_DECODE_TIME_AROUND_BLOCK,
-                           .of_merge = SM90_DECODE_TIME_OF_MERGE};
+                           .of_merge = SM90_DECODE_TIME_OF_MERGE,
+                           .invariant_keys = ROUNDS_INVARIANT_KEYS};
 }
 
 decode_plan_t plan_sm90_decode(const flash_config_t *config, const problem_t *problem,

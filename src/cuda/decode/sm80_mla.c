@@ -36,7 +36,8 @@ static decode_plan_t plan(const flash_config_t *config, const problem_t *problem
                           const device_t *device) {
     static const round_times_t times = {.of_unit = MLA_TIME_OF_UNIT,
                                         .around_block = MLA_TIME_AROUND_BLOCK,
-                                        .of_merge = MLA_TIME_OF_MERGE};
+                                        .of_merge = MLA_TIME_OF_MERGE,
+                                        .invariant_keys = ROUNDS_INVARIANT_KEYS};
     device_t counted = *device;
     counted.n_multiprocessors *= blocks_per_multiprocessor(config, device);
     return plan_rounds(config, problem, &counted, &times);

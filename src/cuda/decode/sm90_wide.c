@@ -24,11 +24,20 @@ static cuda_block_t block(const flash_config_t *config) {
     return (cuda_block_t){sm90_block_threads(config), halves_shared_bytes(config), 0};
 }
 
+/* Returns the most keys of a piece with FLASH_FLAG_BATCH_INVARIANT. What other sequences have must
+ * not decide it: those of a ragged batch are not cut, nor those of several tiles, whose partial
+ * results would take gigabytes. */
+static int32_t invariant_keys(const flash_config_t *config, const flash_params_t *p) {
+    const bool is_one_tile = (int64_t)p->seqlen_q * p->group <= config->B_r;
+    return p->cu_seqlens_q == NULL && is_one_tile ? ROUNDS_INVARIANT_KEYS : INT32_MAX;
+}
+
 static decode_plan_t plan(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
-    static const round_times_t times = {.of_unit = WIDE_TIME_OF_UNIT,
-                                        .around_block = WIDE_TIME_AROUND_BLOCK,
-                                        .of_merge = WIDE_TIME_OF_MERGE};
+    const round_times_t times = {.of_unit = WIDE_TIME_OF_UNIT,
+                                 .around_block = WIDE_TIME_AROUND_BLOCK,
+                                 .of_merge = WIDE_TIME_OF_MERGE,
+                                 .invariant_keys = invariant_keys(config, &problem->params)};
     return plan_rounds(config, problem, device, &times);
 }
 
