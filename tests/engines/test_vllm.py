@@ -106,6 +106,34 @@ def test_caches_of_latent_tokens_in_e4m3(cache: str, models: Path, installed: Pa
         assert tokens[:2] == of_plain[:2] and len(tokens) == len(of_plain)
 
 
+CHOICES = {
+    "prefill": "FLASHATTN",
+    "K and V": "FlashAttnImpl",
+    "latent": "FlashAttnMLAImpl",
+    "latent, e4m3": "FlashAttnMLAImpl",
+    "latent, not causal": "FlashAttnMLAImpl",
+    "chosen": "FlashAttnMLASparseImpl",
+    "chosen, not causal": "['non-causal attention not supported']",
+    "latent, e5m2": "['kv_cache_dtype not supported']",
+    "latent, 512": "['head_size not supported']",
+    "latent, window": "['sliding window not supported']",
+    "latent, fp32": "['dtype not supported']",
+    "latent, fp16 and e4m3": (
+        "['a cache of fp8_ds_mla is read with a model of bfloat16, this one is of torch.float16']"
+    ),
+    "latent, DCP": "['DCP not supported']",
+    "latent, PCP": "['PCP not supported']",
+}
+
+
+def test_vllms_cuda_platform_finds_what_a_layer_needs() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "bindings/python")}
+    command = [sys.executable, FOLDER / "vllm_choice.py"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == CHOICES
+
+
 def _check_latent_calls(calls: dict[str, int]) -> None:
     """Each layer decodes as often as the others, and prompts came in all of them."""
     of_prompts = calls.pop("any")
