@@ -1,6 +1,6 @@
-"""Times a layer's attention over vLLM's paged cache: vLLM's own CPU kernel and this library's, in
-turns. Prints the median processor time of a call by one thread, for tests/engines/test_vllm.py's
-environment:
+"""Times a layer's attention over vLLM's paged cache, and over latent tokens: vLLM's own CPU kernel
+and this library's, in turns. Prints the median processor time of a call by one thread, in the
+environment of tests/engines/test_vllm.py:
 
     build/engines/vllm/bin/python tests/engines/vllm_times.py
 """
@@ -17,9 +17,12 @@ import torch
 from flashattn.torch_ops import flash_attn_varlen_func, flash_kv_append
 from vllm import _custom_ops as ops
 from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+from vllm.v1.attention.backends.mla.prefill.cpu_sdpa import CPUSDPAMLAPrefillBackend
 
 BLOCK_SIZE = 32
 REPEATS = 15
+LATENT_BLOCK_SIZE = 16  # of vLLM's kernel
+LATENT_SCALE = 192**-0.5
 
 
 class Case(NamedTuple):
@@ -33,6 +36,7 @@ class Case(NamedTuple):
 MODELS = ((9, 3, 64), (32, 8, 128))
 BATCHES = (((1,), (4096,)), ((1,) * 8, (1024,) * 8), ((512,), (512,)), ((256,), (2048,)))
 CASES = [Case(*model, *batch) for model in MODELS for batch in BATCHES]
+LATENT_CASES = [Case(16, 1, 576, *batch) for batch in BATCHES[:3]]
 
 
 class Step:
@@ -107,6 +111,53 @@ class Step:
         )
 
 
+class LatentStep:
+    """Tensors of a step over latent tokens, of requests that all have as many queries and keys: one
+    query each, over the cache, or as many as there are keys, expanded."""
+
+    def __init__(self, case: Case, dtype: torch.dtype) -> None:
+        self.case, self.dtype = case, dtype
+        n, m = len(case.queries), case.queries[0]
+        self.starts = torch.arange(n + 1, dtype=torch.int32) * m
+        self.lengths = torch.tensor(case.keys, dtype=torch.int32)
+        width = case.keys[0] // LATENT_BLOCK_SIZE
+        self.table = torch.randperm(n * width, dtype=torch.int32).view(n, width)
+        self.cache = torch.randn(n * width, LATENT_BLOCK_SIZE, 576).to(dtype)
+        d, d_v = (576, 512) if m == 1 else (192, 128)
+        self.q = torch.randn(n * m, case.n_heads, d).to(dtype)
+        self.kv = [torch.randn(n * m, case.n_heads, x).to(dtype) for x in (d, d_v)]
+
+    def by_vllm(self) -> Callable[[], torch.Tensor]:
+        if self.case.queries[0] == 1:
+            o = torch.empty(len(self.q), self.case.n_heads, 512, dtype=self.dtype)
+
+            def decode() -> torch.Tensor:
+                ops.mla_decode_kvcache_cpu(
+                    o, self.q, self.cache, LATENT_SCALE, self.table, self.lengths
+                )
+                return o
+
+            return decode
+        prefill = CPUSDPAMLAPrefillBackend.__new__(CPUSDPAMLAPrefillBackend)
+        prefill.scale = LATENT_SCALE
+        return lambda: prefill._ragged_sdpa(self.q, *self.kv, self.starts, self.starts, True, False)
+
+    def by_library(self) -> Callable[[], torch.Tensor]:
+        queries = {
+            "cu_seqlens_q": self.starts,
+            "max_seqlen_q": self.case.queries[0],
+            "max_seqlen_k": self.case.keys[0],
+            "softmax_scale": LATENT_SCALE,
+            "causal": True,
+        }
+        if self.case.queries[0] > 1:
+            keys = {"cu_seqlens_k": self.starts}
+            return lambda: flash_attn_varlen_func(self.q, *self.kv, **queries, **keys)
+        pages = self.cache.unsqueeze(2)
+        keys = {"seqused_k": self.lengths, "page_table": self.table}
+        return lambda: flash_attn_varlen_func(self.q, pages, pages[..., :512], **queries, **keys)
+
+
 def medians(*calls: Callable[[], torch.Tensor]) -> Iterator[float]:
     """Yields the median milliseconds of each, which take turns, after a round that is not timed."""
     times: list[list[float]] = [[] for _ in calls]
@@ -124,8 +175,9 @@ def main() -> None:
     flashattn.set_num_threads(1)
     print("dtype, heads, d, queries x keys: vLLM's ms, the library's, their ratio; difference of O")
     for dtype in (torch.float32, torch.bfloat16):
-        for case in CASES:
-            step = Step(case, dtype)
+        steps = [(case, Step) for case in CASES] + [(case, LatentStep) for case in LATENT_CASES]
+        for case, of in steps:
+            step = of(case, dtype)
             calls = step.by_vllm(), step.by_library()
             difference = float((calls[0]().float() - calls[1]().float()).abs().max())
             own, found = medians(*calls)
