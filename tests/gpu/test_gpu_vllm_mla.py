@@ -49,9 +49,9 @@ def sparse() -> Iterator[ModuleType]:
 
 STEPS = {
     "tokens": ((30, 1, 1300, 0), (1, 1, 1, 1), {}),
-    "two queries": ((9, 1000, 64), (2, 2, 2), {}),
-    "three queries": ((9, 1000, 64), (3, 3, 3), {}),
-    "drafts of several lengths": ((9, 1000, 31), (1, 3, 2), {"padding": 4}),
+    "two queries": ((9, 600, 64), (2, 2, 2), {}),
+    "three queries": ((9, 600, 64), (3, 3, 3), {}),
+    "drafts of several lengths": ((9, 600, 31), (1, 3, 2), {"padding": 4}),
     "blocks apart": ((900, 3), (1, 2), {"gap": 16}),
     "a block of drafts": ((9, 700), (4, 4), {"causal": False}),
 }
@@ -90,7 +90,7 @@ def test_a_captured_step_serves_other_lengths(
     """vLLM captures with its largest lengths, and writes others into the same tensors: also other
     numbers of drafts, and requests that are not there, whose tokens are padding."""
     size = {"n_heads": n_heads, "block_size": 64, "dtype": torch.bfloat16, "cache_dtype": cache}
-    largest = Batch((3000,) * 4, (3,) * 4, **size)
+    largest = Batch((1600,) * 4, (3,) * 4, **size)
     impl, memory, common = make_impl(backend, largest), largest.cache(), largest.common()
     config = vllm_config(speculative_config__num_speculative_tokens=2)
     metadata = make_builder(backend, config).build(0, common)
@@ -104,8 +104,8 @@ def test_a_captured_step_serves_other_lengths(
     with torch.cuda.graph(graph):
         output = step()
     steps = (
-        ((3000, 7, 0, 500), (3, 3, 3, 3)),
-        ((1, 2940, 64, 2000), (1, 3, 2, 1)),
+        ((1600, 7, 0, 500), (3, 3, 3, 3)),
+        ((1, 1540, 64, 900), (1, 3, 2, 1)),
         ((0, 64, 1), (1, 1, 1)),
     )
     for seed, (cached, new) in enumerate(steps):
@@ -128,9 +128,9 @@ def test_a_captured_step_serves_other_lengths(
 
 
 CHOICES = {
-    "tokens": ((900, 1, 2500, 0), (1, 1, 1, 1), {}),
+    "tokens": ((900, 1, 1500, 0), (1, 1, 1, 1), {}),
     "drafts": ((900, 100), (3, 2), {"gap": 16}),
-    "prompts": ((0, 400), (60, 40), {}),
+    "prompts": ((0, 400), (20, 12), {}),
 }
 
 
