@@ -24,9 +24,16 @@ typedef struct arrays {
     scales_t scales;
 } arrays_t;
 
-/* Takes mostly 0, the type of the call, and sometimes another type or no type. */
-static int32_t take_dtype(input_t *in) {
-    return take_byte(in) < 128 ? 0 : (int32_t)take_number(in, 4);
+/* Returns the elements of a row of the tensor. */
+static int64_t row_of(const flash_kv_append_args_t *a, int32_t dtype) {
+    return row_elements(a->d_head, dtype ? dtype : a->dtype);
+}
+
+static flash_tensor_t take_typed(input_t *in, const flash_kv_append_args_t *a, int64_t seqlen,
+                                 int64_t heads, int32_t dtype) {
+    flash_tensor_t tensor = take_tensor(in, seqlen, heads, row_of(a, dtype));
+    tensor.dtype = dtype;
+    return tensor;
 }
 
 static flash_kv_append_args_t take_args(input_t *in) {
@@ -34,7 +41,7 @@ static flash_kv_append_args_t take_args(input_t *in) {
     if (take_byte(in) == 255)
         a.struct_size = (uint32_t)(take_byte(in) * 3) % (sizeof a + 1);
     a.device = take_byte(in) < 250 ? 0 : (int32_t)take_number(in, 5);
-    a.dtype = (int32_t)take_number(in, 4);
+    a.dtype = take_any_dtype(in);
     a.flags = (uint32_t)take_number(in, 7);
     a.batch = take_number(in, MOST_BATCH);
     a.seqlen_new = take_number(in, 9);
@@ -42,17 +49,15 @@ static flash_kv_append_args_t take_args(input_t *in) {
     a.seqlen_q = take_number(in, 9);
     a.n_heads = take_number(in, 4);
     a.n_heads_kv = take_number(in, 3);
-    a.d_head = take_number(in, 140);
-    a.k_new = take_tensor(in, a.seqlen_new, a.n_heads_kv, a.d_head);
-    a.v_new = take_tensor(in, a.seqlen_new, a.n_heads_kv, a.d_head);
-    a.k = take_tensor(in, a.seqlen_k, a.n_heads_kv, a.d_head);
-    a.v = take_tensor(in, a.seqlen_k, a.n_heads_kv, a.d_head);
-    a.q = take_tensor(in, a.seqlen_q, a.n_heads, a.d_head);
-    a.q_out = take_tensor(in, a.seqlen_q, a.n_heads, a.d_head);
-    a.k_new.dtype = a.v_new.dtype = take_dtype(in);
-    a.k.dtype = a.v.dtype = take_dtype(in);
-    a.q.dtype = take_dtype(in);
-    a.q_out.dtype = take_dtype(in);
+    a.d_head = take_d_head(in, 140, 576);
+    const int32_t of_new = take_dtype(in), of_k = take_dtype(in);
+    const int32_t of_v = take_byte(in) < 150 ? of_k : take_dtype(in);
+    a.k_new = take_typed(in, &a, a.seqlen_new, a.n_heads_kv, of_new);
+    a.v_new = take_typed(in, &a, a.seqlen_new, a.n_heads_kv, of_new);
+    a.k = take_typed(in, &a, a.seqlen_k, a.n_heads_kv, of_k);
+    a.v = take_typed(in, &a, a.seqlen_k, a.n_heads_kv, of_v);
+    a.q = take_typed(in, &a, a.seqlen_q, a.n_heads, take_dtype(in));
+    a.q_out = take_typed(in, &a, a.seqlen_q, a.n_heads, take_dtype(in));
     return a;
 }
 
@@ -119,7 +124,7 @@ static int64_t tokens_of(int64_t batch, int64_t seqlen, const int32_t *cu_seqlen
 static bool small(const flash_kv_append_args_t *a) {
     const int64_t sizes[] = {a->batch, a->seqlen_new, a->seqlen_q, a->seqlen_k, a->d_head};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        if (sizes[i] < 0 || sizes[i] > 256)
+        if (sizes[i] < 0 || sizes[i] > 576)
             return false;
     if (a->paging && (a->paging->n_pages > 64 || a->paging->page_size > 64))
         return false;
@@ -128,16 +133,11 @@ static bool small(const flash_kv_append_args_t *a) {
            tokens_of(a->batch, a->seqlen_q, a->cu_seqlens_q) <= MOST_TOKENS;
 }
 
-static int64_t element_size(int32_t call_dtype, int32_t dtype) {
-    const int32_t of_tensor = dtype ? dtype : call_dtype;
-    return of_tensor == FLASH_DTYPE_FP32 ? 4 : of_tensor == FLASH_DTYPE_E4M3 ? 1 : 2;
-}
-
 /* Allocates a tensor. Returns false where it does not fit. */
 static bool allocate(const flash_kv_append_args_t *a, flash_tensor_t *tensor,
                      const int64_t sizes[3], uint8_t value) {
     int64_t elements = 0;
-    if (!get_extent(tensor, sizes, a->d_head, 0, 1, &elements))
+    if (!get_extent(tensor, sizes, row_of(a, tensor->dtype), 0, 1, &elements))
         return false;
     tensor->data = filled(elements * element_size(a->dtype, tensor->dtype), value);
     return true;

@@ -10,13 +10,29 @@
 
 enum { MOST_WORK = 1 << 16 };
 
-/* Takes mostly 0, the type of the call, and sometimes another type or no type. */
-static int32_t take_dtype(input_t *in) {
-    return take_byte(in) < 200 ? 0 : (int32_t)take_number(in, 4);
-}
-
 static int64_t d_head_v(const flash_forward_args_t *a) {
     return a->d_head_v == 0 ? a->d_head : a->d_head_v;
+}
+
+/* Returns the elements of a row of the tensor, which has d_head numbers. */
+static int64_t row_of(const flash_forward_args_t *a, const flash_tensor_t *tensor, int64_t d_head) {
+    return row_elements(d_head, tensor->dtype ? tensor->dtype : a->dtype);
+}
+
+static flash_tensor_t take_typed(input_t *in, const flash_forward_args_t *a, int64_t seqlen,
+                                 int64_t heads, int64_t d_head, int32_t dtype) {
+    const flash_tensor_t typed = {.dtype = dtype};
+    flash_tensor_t tensor = take_tensor(in, seqlen, heads, row_of(a, &typed, d_head));
+    tensor.dtype = dtype;
+    return tensor;
+}
+
+/* V of latent tokens is K, and sometimes V of another type is a view of it. */
+static bool is_view(const flash_forward_args_t *a) {
+    const flash_tensor_t *k = &a->k, *v = &a->v;
+    return k->dtype == v->dtype && k->stride_batch == v->stride_batch &&
+           k->stride_seq == v->stride_seq && k->stride_head == v->stride_head &&
+           d_head_v(a) <= a->d_head;
 }
 
 static flash_forward_args_t take_args(input_t *in) {
@@ -24,26 +40,27 @@ static flash_forward_args_t take_args(input_t *in) {
     if (take_byte(in) == 255)
         a.struct_size = take_byte(in); /* at most the size of the struct */
     a.device = take_byte(in) < 250 ? 0 : (int32_t)take_number(in, 5);
-    a.dtype = (int32_t)take_number(in, 4);
+    a.dtype = take_any_dtype(in);
     a.flags = (uint32_t)take_number(in, 7);
     a.batch = take_number(in, MOST_BATCH);
     a.seqlen_q = take_number(in, 20);
     a.seqlen_k = take_number(in, 40);
     a.n_heads_kv = take_number(in, 3);
     a.n_heads = take_byte(in) < 200 ? (a.n_heads_kv & 7) * (take_byte(in) % 4) : take_number(in, 8);
-    a.d_head = take_number(in, 70);
-    a.d_head_v = take_byte(in) < 150 ? 0 : take_number(in, 70);
+    a.d_head = take_d_head(in, 70, 576);
+    a.d_head_v = take_byte(in) < 150 ? 0 : take_d_head(in, 70, 512);
     a.window_left = take_number(in, 20) - 1;
     a.window_right = take_number(in, 20) - 1;
     a.softmax_scale = take_float(in);
     a.softcap = take_float(in);
-    a.q = take_tensor(in, a.seqlen_q, a.n_heads, a.d_head);
-    a.k = take_tensor(in, a.seqlen_k, a.n_heads_kv, a.d_head);
-    a.v = take_tensor(in, a.seqlen_k, a.n_heads_kv, d_head_v(&a));
-    a.o = take_tensor(in, a.seqlen_q, a.n_heads, d_head_v(&a));
-    a.q.dtype = take_dtype(in);
-    a.k.dtype = a.v.dtype = take_dtype(in);
-    a.o.dtype = take_dtype(in);
+    const int32_t of_q = take_dtype(in), of_k = take_dtype(in);
+    const int32_t of_v = take_byte(in) < 150 ? of_k : take_dtype(in), of_o = take_dtype(in);
+    a.q = take_typed(in, &a, a.seqlen_q, a.n_heads, a.d_head, of_q);
+    a.k = take_typed(in, &a, a.seqlen_k, a.n_heads_kv, a.d_head, of_k);
+    a.v = take_typed(in, &a, a.seqlen_k, a.n_heads_kv, d_head_v(&a), of_v);
+    a.o = take_typed(in, &a, a.seqlen_q, a.n_heads, d_head_v(&a), of_o);
+    if (take_byte(in) >= 200)
+        a.v = a.k;
     a.n_multiprocessors = take_byte(in) < 240 ? 0 : (int32_t)take_number(in, 3);
     a.reserved32 = take_byte(in) == 255 ? take_byte(in) : 0;
     if (take_byte(in) == 255)
@@ -150,7 +167,7 @@ static flash_status_t check_shape_calls(const flash_forward_args_t *a) {
 static bool small(const flash_forward_args_t *a) {
     return (a->mask == NULL || a->mask->n_keys <= 4096) && a->batch <= MOST_BATCH &&
            a->seqlen_q <= 64 && a->seqlen_k <= 64 && a->n_heads <= MOST_HEADS &&
-           a->n_heads_kv <= MOST_HEADS && a->d_head <= 256 && d_head_v(a) <= 256 &&
+           a->n_heads_kv <= MOST_HEADS && a->d_head <= 576 && d_head_v(a) <= 576 &&
            (a->paging == NULL || (a->paging->n_pages <= 64 && a->paging->page_size <= 64)) &&
            a->batch * a->seqlen_q * a->seqlen_k * a->n_heads * (a->d_head + d_head_v(a)) <=
                MOST_WORK * 32;
@@ -166,11 +183,6 @@ static const flash_kernel_t *pick_kernel(const flash_forward_args_t *a, uint8_t 
     return flash_query_support(a, kernel, NULL, 0) == FLASH_SUCCESS ? kernel : NULL;
 }
 
-static int64_t element_size(const flash_forward_args_t *a, const flash_tensor_t *tensor) {
-    const int32_t dtype = tensor->dtype ? tensor->dtype : a->dtype;
-    return dtype == FLASH_DTYPE_FP32 ? 4 : dtype == FLASH_DTYPE_E4M3 ? 1 : 2;
-}
-
 static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
     const int64_t batch_q = a->cu_seqlens_q ? 1 : a->batch;
     const bool ragged_k = a->cu_seqlens_k != NULL && a->paging == NULL;
@@ -181,15 +193,17 @@ static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
     const int64_t sizes_k[3] = {a->paging ? a->paging->n_pages : batch_k,
                                 a->paging ? a->paging->page_size : seq_k, a->n_heads_kv};
     int64_t q, k, v, o;
-    if (!get_extent(&a->q, sizes_q, a->d_head, 0, 1, &q) ||
-        !get_extent(&a->k, sizes_k, a->d_head, 0, 1, &k) ||
-        !get_extent(&a->v, sizes_k, d_head_v(a), 0, 1, &v) ||
-        !get_extent(&a->o, sizes_q, d_head_v(a), 0, 1, &o))
+    if (!get_extent(&a->q, sizes_q, row_of(a, &a->q, a->d_head), 0, 1, &q) ||
+        !get_extent(&a->k, sizes_k, row_of(a, &a->k, a->d_head), 0, 1, &k) ||
+        !get_extent(&a->v, sizes_k, row_of(a, &a->v, d_head_v(a)), 0, 1, &v) ||
+        !get_extent(&a->o, sizes_q, row_of(a, &a->o, d_head_v(a)), 0, 1, &o))
         return;
-    a->q.data = filled(q * element_size(a, &a->q), value);
-    a->k.data = filled(k * element_size(a, &a->k), (uint8_t)(value + 1));
-    a->v.data = filled(v * element_size(a, &a->v), (uint8_t)(value + 2));
-    a->o.data = filled(o * element_size(a, &a->o), 0xff);
+    const bool v_is_k = is_view(a);
+    a->q.data = filled(q * element_size(a->dtype, a->q.dtype), value);
+    a->k.data = filled(k * element_size(a->dtype, a->k.dtype), (uint8_t)(value + 1));
+    a->v.data =
+        v_is_k ? a->k.data : filled(v * element_size(a->dtype, a->v.dtype), (uint8_t)(value + 2));
+    a->o.data = filled(o * element_size(a->dtype, a->o.dtype), 0xff);
     a->lse = filled(batch_q * seq_q * a->n_heads * (int64_t)sizeof(float), 0xff);
     float *sinks =
         value % 2 ? filled(a->n_heads * (int64_t)sizeof *sinks, (uint8_t)(value + 3)) : NULL;
@@ -213,7 +227,8 @@ static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
           status == FLASH_ERROR_UNSUPPORTED /* reserved fields */);
     free(a->q.data);
     free(a->k.data);
-    free(a->v.data);
+    if (!v_is_k)
+        free(a->v.data);
     free(a->o.data);
     free(a->lse);
     free(sinks);

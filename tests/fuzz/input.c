@@ -35,12 +35,59 @@ float take_float(input_t *in) {
     return value;
 }
 
-flash_tensor_t take_tensor(input_t *in, int64_t seqlen, int64_t heads, int64_t d_head) {
+int32_t take_any_dtype(input_t *in) {
+    return (int32_t)take_number(in, FLASH_DTYPE_Q4_0 + 1);
+}
+
+int32_t take_dtype(input_t *in) {
+    return take_byte(in) < 160 ? 0 : take_any_dtype(in);
+}
+
+int64_t take_d_head(input_t *in, int64_t most, int64_t latent) {
+    const uint8_t kind = take_byte(in);
+    if (kind >= 240)
+        return latent;
+    return kind < 160 ? take_number(in, most) : FLASH_QUANT_BLOCK * (take_byte(in) % 5);
+}
+
+/* Head dimensions of any size make no overflow. */
+static int64_t bytes_of_blocks(int64_t d_head, int64_t block) {
+    return (d_head & 0xffff) / FLASH_QUANT_BLOCK * block;
+}
+
+int64_t row_elements(int64_t d_head, int32_t dtype) {
+    switch (dtype) {
+    case FLASH_DTYPE_LATENT_E4M3:
+        return FLASH_LATENT_TOKEN_BYTES;
+    case FLASH_DTYPE_Q8_0:
+        return bytes_of_blocks(d_head, FLASH_Q8_0_BYTES);
+    case FLASH_DTYPE_Q4_0:
+        return bytes_of_blocks(d_head, FLASH_Q4_0_BYTES);
+    default:
+        return d_head;
+    }
+}
+
+int64_t element_size(int32_t call_dtype, int32_t dtype) {
+    switch (dtype ? dtype : call_dtype) {
+    case FLASH_DTYPE_FP32:
+        return 4;
+    case FLASH_DTYPE_E4M3:
+    case FLASH_DTYPE_LATENT_E4M3:
+    case FLASH_DTYPE_Q8_0:
+    case FLASH_DTYPE_Q4_0:
+        return 1;
+    default:
+        return 2;
+    }
+}
+
+flash_tensor_t take_tensor(input_t *in, int64_t seqlen, int64_t heads, int64_t row) {
     flash_tensor_t t = FLASH_TENSOR_INIT;
-    t.stride_head = take_byte(in) < 200 ? d_head : take_number(in, 100);
-    t.stride_seq = take_byte(in) < 200 ? (heads & 63) * (d_head & 255) : take_number(in, 200);
+    t.stride_head = take_byte(in) < 200 ? row : take_number(in, 100);
+    t.stride_seq = take_byte(in) < 200 ? (heads & 63) * (row & 1023) : take_number(in, 200);
     t.stride_batch =
-        take_byte(in) < 200 ? (seqlen & 63) * (heads & 63) * (d_head & 255) : take_number(in, 250);
+        take_byte(in) < 200 ? (seqlen & 63) * (heads & 63) * (row & 1023) : take_number(in, 250);
     if (take_byte(in) == 255)
         take(in, t.reserved, sizeof t.reserved);
     return t;
@@ -110,8 +157,8 @@ const flash_quant_t *take_scales(input_t *in, scales_t *s) {
     return &s->quant;
 }
 
-bool get_extent(const flash_tensor_t *tensor, const int64_t sizes[3], int64_t d_head,
-                int64_t stride, int64_t n, int64_t *elements) {
+bool get_extent(const flash_tensor_t *tensor, const int64_t sizes[3], int64_t row, int64_t stride,
+                int64_t n, int64_t *elements) {
     const int64_t strides[4] = {tensor->stride_batch, tensor->stride_seq, tensor->stride_head,
                                 stride};
     const int64_t counts[4] = {sizes[0], sizes[1], sizes[2], n};
@@ -119,7 +166,7 @@ bool get_extent(const flash_tensor_t *tensor, const int64_t sizes[3], int64_t d_
     for (int i = 0; i < 4; i++)
         if (counts[i] <= 0)
             return counts[i] == 0;
-    *elements = d_head;
+    *elements = row;
     for (int i = 0; i < 4; i++) {
         if (counts[i] == 1 || strides[i] < 0)
             continue;

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 
 enum {
-    MOST_ELEMENTS = 1 << 14, /* of a tensor in memory, at most */
+    MOST_ELEMENTS = 1 << 15, /* of a tensor in memory, at most */
     MOST_BATCH = 4,
     MOST_HEADS = 16,
     MOST_IDS = 8,            /* pages of a sequence */
@@ -30,11 +30,27 @@ uint8_t take_byte(input_t *in);
 /* Takes mostly 0 ... small, and sometimes any number. */
 int64_t take_number(input_t *in, int64_t small);
 
+/* Takes FLASH_DTYPE_..., 0, or sometimes what is no type. */
+int32_t take_any_dtype(input_t *in);
+
+/* Takes mostly 0, the type of the call, and sometimes another type or no type. */
+int32_t take_dtype(input_t *in);
+
+/* Takes mostly 0 ... most, often some blocks of quantised numbers, and sometimes `latent`. */
+int64_t take_d_head(input_t *in, int64_t most, int64_t latent);
+
+/* Counts the elements of a row of d_head numbers. They are bytes where the row is a latent token or
+ * of quantised blocks. */
+int64_t row_elements(int64_t d_head, int32_t dtype);
+
+/* Returns the bytes of an element of the type, the call's where it is 0. */
+int64_t element_size(int32_t call_dtype, int32_t dtype);
+
 /* Takes 0 or any number. */
 float take_float(input_t *in);
 
-/* Takes a tensor without data, mostly a contiguous one. */
-flash_tensor_t take_tensor(input_t *in, int64_t seqlen, int64_t heads, int64_t d_head);
+/* Takes a tensor without data, mostly a contiguous one of rows of so many elements. */
+flash_tensor_t take_tensor(input_t *in, int64_t seqlen, int64_t heads, int64_t row);
 
 /* Takes boundaries of ragged sequences, mostly good ones. */
 void take_ascending(input_t *in, int32_t cu[MOST_BATCH + 1]);
@@ -62,10 +78,11 @@ typedef struct scales {
 /* Returns NULL where the call has no scales. */
 const flash_quant_t *take_scales(input_t *in, scales_t *s);
 
-/* Counts the elements that n tensors span which lie stride apart. Returns false if they are too
- * many, or no number. Strides that are never taken, or are to be refused, do not count. */
-bool get_extent(const flash_tensor_t *tensor, const int64_t sizes[3], int64_t d_head,
-                int64_t stride, int64_t n, int64_t *elements);
+/* Counts the elements that n tensors span which lie stride apart and have rows of `row` elements.
+ * Returns false if they are too many, or no number. Strides that are never taken, or are to be
+ * refused, do not count. */
+bool get_extent(const flash_tensor_t *tensor, const int64_t sizes[3], int64_t row, int64_t stride,
+                int64_t n, int64_t *elements);
 
 /* Allocates memory that is filled with a value. */
 void *filled(int64_t bytes, uint8_t value);

@@ -101,7 +101,7 @@ class Call:
             for x in (arrays.k_new, arrays.v_new)
         ]
         self._caches = [
-            Placed(arrays.cache_shape, case.cache_dtype, of_cache, _CANARY) if exists else None
+            Placed(arrays.k_shape, case.cache_dtype, of_cache, _CANARY) if exists else None
             for exists in (True, case.has_v)
         ]
         self.options = _options(arrays)
@@ -125,7 +125,7 @@ class Call:
     def poison(self) -> None:
         for cache in self._caches:
             if cache is not None:
-                cache.set(_nan(self.arrays.cache_shape, self.case.cache_dtype))
+                cache.set(_nan(self.arrays.k_shape, self.case.cache_dtype))
         if self._q is not None:
             in_place = self._q_in is None
             out = self.case.queries.out
@@ -148,7 +148,7 @@ class Call:
 
 def _on_cpu(case: AppendCase, arrays: Arrays) -> Result:
     """Returns what the library writes on the CPU, into a cache of NaN."""
-    k = _nan(arrays.cache_shape, case.cache_dtype)
+    k = _nan(arrays.k_shape, case.cache_dtype)
     v = k.copy() if case.has_v else None
     options, q, after = dict(arrays.options), None, None
     if case.counts_lengths:
@@ -326,7 +326,7 @@ def test_a_graph_is_replayed_with_other_arrays(kind: str) -> None:
         other = replace(case, seed=seed, used=used, lengths=lengths)
         other = replace(other, queries=replace(case.queries, lengths=lengths))
         arrays = arrays_of(other)
-        assert arrays.cache_shape == call.arrays.cache_shape
+        assert arrays.k_shape == call.arrays.k_shape
         for name, x in arrays.options.items():
             if isinstance(x, np.ndarray):
                 assert call.options[name].shape == x.shape, name

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 from append_oracle import Oracle
-from memory import E4M3, dtype_of
+from flashattn import quant_blocks
+from memory import E4M3, QUANT_BLOCKS, dtype_of, nan_of
 
 # How the place of a token is found.
 # 64: page_rows has so many bits.
@@ -59,10 +60,15 @@ class AppendCase:
     padding: float = 0.0  # share of tokens whose slot is -1
     layouts: tuple[str, str, str] = ("contiguous",) * 3  # of new tokens, of the cache, of Q
     seed: int = 0
+    v_cache_dtype: str | None = None  # None: that of K's
 
     @property
     def batch(self) -> int:
         return len(self.lengths)
+
+    @property
+    def cache_dtypes(self) -> tuple[str, str]:
+        return self.cache_dtype, self.v_cache_dtype or self.cache_dtype
 
     @property
     def counts_lengths(self) -> bool:
@@ -75,7 +81,8 @@ class Arrays:
 
     k_new: np.ndarray
     v_new: np.ndarray | None
-    cache_shape: tuple[int, ...]
+    k_shape: tuple[int, ...]  # of the cache
+    v_shape: tuple[int, ...]
     q: np.ndarray | None
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -108,19 +115,21 @@ def _bits(x: np.ndarray) -> np.ndarray:
 def poisoned(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Returns an array of NaN."""
     array = np.empty(shape, dtype_of(dtype))
-    array[...] = np.nan
+    array[...] = nan_of(array.dtype)
     return array
 
 
 def expected_of(case: AppendCase, arrays: Arrays) -> Result:
     """Returns what the oracle writes into a cache of NaN."""
-    oracle = Oracle(**arrays.options)
-    k = poisoned(arrays.cache_shape, case.cache_dtype)
+    options = dict(arrays.options)
+    of_k, of_v = options.pop("kv_dtype", (None, None))
+    oracle = Oracle(**options)
+    k = poisoned(arrays.k_shape, case.cache_dtypes[0])
     v = q = lengths = None
-    oracle.append(arrays.k_new, k)
+    oracle.append(arrays.k_new, k, kv_dtype=of_k)
     if arrays.v_new is not None:
-        v = poisoned(arrays.cache_shape, case.cache_dtype)
-        oracle.append(arrays.v_new, v, is_v=True)
+        v = poisoned(arrays.v_shape, case.cache_dtypes[1])
+        oracle.append(arrays.v_new, v, is_v=True, kv_dtype=of_v)
     if arrays.q is not None:
         out = case.queries.out
         q = arrays.q.copy() if out == "in place" else poisoned(arrays.q.shape, out)
@@ -144,7 +153,11 @@ def arrays_of(case: AppendCase) -> Arrays:
         options["cu_seqlens_new"] = _ends(case.lengths)
     if case.counts_lengths:
         options["seqused_k"] = np.array(case.used, np.int32)
-    cache_shape = (*_pool(case, rng, options), case.n_heads_kv, case.d_head)
+    rows = (*_pool(case, rng, options), case.n_heads_kv)
+    shapes = [(*rows, _row_elements(case.d_head, dtype)) for dtype in case.cache_dtypes]
+    if {*case.cache_dtypes} & {*QUANT_BLOCKS}:
+        named = [dtype if dtype in QUANT_BLOCKS else None for dtype in case.cache_dtypes]
+        options["kv_dtype"] = tuple(named)
     q = None
     if case.queries is not None:
         q = _queries(case, rng, options)
@@ -152,7 +165,11 @@ def arrays_of(case: AppendCase) -> Arrays:
         _set_rotary(case, rng, options, int(np.prod(new_shape)))
     if case.scales is not None:
         _set_scales(case, rng, options)
-    return Arrays(k_new, v_new, cache_shape, q, options)
+    return Arrays(k_new, v_new, *shapes, q, options)
+
+
+def _row_elements(d_head: int, dtype: str) -> int:
+    return quant_blocks.row_bytes(d_head, dtype) if dtype in QUANT_BLOCKS else d_head
 
 
 def _token_shape(lengths: tuple[int, ...], ragged: bool, trailing: int) -> tuple[int, ...]:

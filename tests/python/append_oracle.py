@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from flashattn import quant_blocks
 from memory import E4M3, dtype_of
 
 LARGEST_E4M3 = 448
@@ -82,8 +83,18 @@ class Oracle:
     rotary_start: np.ndarray | None = None
     rotary_q_at_start: bool = False
 
-    def append(self, new: np.ndarray, cache: np.ndarray, *, is_v: bool = False) -> None:
-        """Writes the new tokens that have a place into the cache."""
+    def append(
+        self,
+        new: np.ndarray,
+        cache: np.ndarray,
+        *,
+        is_v: bool = False,
+        kv_dtype: str | None = None,
+    ) -> None:
+        """Writes the new tokens that have a place into the cache.
+
+        kv_dtype    that of quantised blocks, whose encoder has tests of its own; None: the cache's
+        """
         scale = self.v_descale if is_v else self.k_descale
         for token in tokens_of(new, self.cu_seqlens_new):
             place = self._place(token, cache, is_v)
@@ -92,7 +103,9 @@ class Oracle:
             x = new[token.index]
             if not is_v:
                 x = self._turned(x, token, False)
-            if x.dtype != cache.dtype:
+            if kv_dtype is not None:
+                x = quant_blocks.encode(x.astype(np.float32), kv_dtype)
+            elif x.dtype != cache.dtype:
                 x = x.astype(np.float32)
                 if cache.dtype == dtype_of(E4M3):
                     x = x * self._inverse(scale, token.batch_index)

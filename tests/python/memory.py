@@ -55,13 +55,13 @@ class Guarded:
 
     def __init__(self, shape, dtype, layout: str = "contiguous") -> None:
         self._buffer, self.array = _allocate(shape, np.dtype(dtype), layout, _CANARY)
-        self.array[...] = np.nan
+        self.array[...] = nan_of(self.array.dtype)
         self._poisoned = self._buffer.copy()
 
     def take(self) -> np.ndarray:
         """Returns the values, after asserting that nothing but the elements was written."""
         values = self.array.copy()
-        self.array[...] = np.nan
+        self.array[...] = nan_of(self.array.dtype)
         outside = np.flatnonzero(self._buffer != self._poisoned)
         assert not len(outside), f"{len(outside)} bytes outside the output were written"
         return values

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 
 import numpy as np
+from bias_cases import KINDS as MASKS
+from bias_cases import NUMBERS, BiasCase
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from memory import DTYPES, E4M3, LAYOUTS
+from memory import DTYPES, E4M3, LAYOUTS, QUANT_BLOCKS
 from problems import VALUES, AttentionProblem
 
 
@@ -30,36 +32,67 @@ random_problems = settings(
 _LENGTHS = st.one_of(
     st.integers(0, 8), st.integers(0, 200), st.sampled_from([63, 64, 65, 127, 129])
 )
+_FEW_OR_MORE = st.one_of(st.integers(0, 3), _LENGTHS)  # queries: a decoding step, or any number
 _D_HEADS = st.one_of(st.sampled_from([8, 16, 32, 64, 80, 96, 128]), st.integers(1, 136))
+_D_HEADS_OF_BLOCKS = st.sampled_from([32, 64, 96, 128, 160])
+
+# K and V of two types, or of quantised blocks: CPUs take each of these pairs.
+_PAIRED = (*DTYPES, *QUANT_BLOCKS)
+PAIRS = [(k, v) for k in _PAIRED for v in _PAIRED if k != v or k in QUANT_BLOCKS]
+_OF_ARRAYS = [pair for pair in PAIRS if not {*pair} & {*QUANT_BLOCKS}]
+_OF_BLOCKS = [(k, v) for k in QUANT_BLOCKS for v in QUANT_BLOCKS]
+
+
+def types_from(*kinds: list[tuple[str, str]]) -> st.SearchStrategy[tuple[str, str]]:
+    """Draws the types of K and V: a type of both, or a pair of one of these kinds."""
+    one = st.sampled_from((*DTYPES, E4M3)).map(lambda dtype: (dtype, dtype))
+    return st.one_of(one, *map(st.sampled_from, kinds))
+
+
+any_types = types_from(PAIRS, _OF_BLOCKS)
+# What arrays say by themselves: quantised blocks need a kv_dtype.
+types_of_arrays = types_from(_OF_ARRAYS)
 
 
 @st.composite
-def attention_problems(draw: st.DrawFn) -> AttentionProblem:
-    """Draws any problem of the API that is quick enough for float64."""
+def attention_problems(
+    draw: st.DrawFn, types: st.SearchStrategy[tuple[str, str]] = any_types
+) -> AttentionProblem:
+    """Draws any problem of the API that is quick enough for float64, whose K and V lie in no pages.
+
+    types    of K and V
+    """
     batch = draw(st.integers(0, 3))
     n_heads_kv = draw(st.integers(1, 3))
     group = draw(st.sampled_from([1, 1, 2, 3, 5, 8]))
-    seqlen_q, cu_seqlens_q = draw(_lengths(batch))
-    seqlen_k, cu_seqlens_k = draw(_lengths(batch))
-    dtype = draw(st.sampled_from((*DTYPES, E4M3)))
-    q_dtype = draw(st.sampled_from(DTYPES if dtype == E4M3 else (dtype, "float32")))
+    seqlen_q, cu_seqlens_q = draw(_lengths(batch, _FEW_OR_MORE))
+    seqlen_k, cu_seqlens_k = draw(_lengths(batch, _LENGTHS))
+    dtype, v_dtype = draw(types)
+    takes_any_q = dtype in (E4M3, *QUANT_BLOCKS)
+    q_dtype = draw(st.sampled_from(DTYPES if takes_any_q else (dtype, "float32")))
+    d_head = draw(_d_heads(dtype))
+    d_head_v = draw(_d_heads(v_dtype))
+    if v_dtype not in QUANT_BLOCKS or d_head % 32 == 0:
+        d_head_v = draw(st.sampled_from([None, d_head_v]))
     return AttentionProblem(
         batch=batch,
         seqlen_q=seqlen_q,
         seqlen_k=seqlen_k,
         n_heads=n_heads_kv * group,
         n_heads_kv=n_heads_kv,
-        d_head=draw(_D_HEADS),
-        d_head_v=draw(st.one_of(st.none(), _D_HEADS)),
+        d_head=d_head,
+        d_head_v=d_head_v,
         dtype=dtype,
+        v_dtype=None if v_dtype == dtype else v_dtype,
         q_dtype=q_dtype,
-        o_dtype=draw(st.sampled_from([q_dtype if dtype == E4M3 else dtype, "float32"])),
+        o_dtype=draw(st.sampled_from([q_dtype if takes_any_q else dtype, "float32"])),
         causal=draw(st.booleans()),
         window_size=draw(st.one_of(st.just((-1, -1)), st.tuples(_sides(), _sides()))),
         attention_chunk=draw(chunks()),
         softcap=draw(st.sampled_from([0.0, 0.0, 1.5, 30.0])),
         softmax_scale=draw(st.sampled_from([None, None, 0.3, 0.01])),
         sinks=draw(st.one_of(st.none(), _sinks(n_heads_kv * group))),
+        bias=draw(st.one_of(st.none(), st.none(), biases(seqlen_k))),
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         seqused_q=draw(_seqused(batch, seqlen_q, cu_seqlens_q)),
@@ -70,6 +103,29 @@ def attention_problems(draw: st.DrawFn) -> AttentionProblem:
         values=draw(st.sampled_from(VALUES)),
         layouts=draw(st.tuples(*[st.sampled_from(LAYOUTS)] * 4)),
         seed=draw(st.integers(0, 2**32 - 1)),
+    )
+
+
+def _d_heads(dtype: str) -> st.SearchStrategy[int]:
+    return _D_HEADS_OF_BLOCKS if dtype in QUANT_BLOCKS else _D_HEADS
+
+
+@st.composite
+def biases(draw: st.DrawFn, seqlen_k: int) -> BiasCase:
+    """Draws slopes of ALiBi and a mask: of all keys, or of the last ones."""
+    from_end = seqlen_k == 0 or draw(st.booleans())
+    kind = draw(st.sampled_from((None, *MASKS)))
+    return BiasCase(
+        slopes=draw(st.integers(0, 2)),
+        kind=kind,
+        repeats="".join(draw(st.sets(st.sampled_from("bhq")))),
+        n_keys=draw(st.integers(1, 200)) if from_end else None,
+        from_end=from_end,
+        hidden=draw(st.sampled_from((0.0, 0.3, 0.99, 1.0))),
+        empty_rows=draw(st.sampled_from((0.0, 0.5))),
+        strided=draw(st.booleans()),
+        factors=kind in NUMBERS and draw(st.booleans()),
+        seed=draw(st.integers(0, 2**31)),
     )
 
 
@@ -102,11 +158,13 @@ def leftpads(batch: int) -> st.SearchStrategy[tuple[int, ...]]:
 
 
 @st.composite
-def _lengths(draw: st.DrawFn, batch: int) -> tuple[int, tuple[int, ...] | None]:
+def _lengths(
+    draw: st.DrawFn, batch: int, one: st.SearchStrategy[int]
+) -> tuple[int, tuple[int, ...] | None]:
     """Draws (length or longest length, cu_seqlens or None)."""
     if draw(st.booleans()):
-        return draw(_LENGTHS), None
-    lengths = [draw(_LENGTHS) for _ in range(batch)]
+        return draw(one), None
+    lengths = [draw(one) for _ in range(batch)]
     ends = [sum(lengths[:i]) for i in range(batch + 1)]
     return max(lengths, default=0) + draw(st.integers(0, 3)), tuple(ends)
 

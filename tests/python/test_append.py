@@ -25,8 +25,9 @@ from append_oracle import Oracle, turned
 from flashattn import flash_attn_func, flash_attn_varlen_func, flash_kv_append
 from hypothesis import given
 from hypothesis import strategies as st
-from memory import DTYPES, E4M3, LAYOUTS, Guarded, arrange
+from memory import DTYPES, E4M3, LAYOUTS, QUANT_BLOCKS, Guarded, arrange, dtype_of
 from parallel_for import ReversedHook, ThreadsHook
+from strategies import PAIRS as CACHE_PAIRS
 from strategies import random_problems
 
 CASES = named_cases()
@@ -40,8 +41,9 @@ def _run(case: AppendCase) -> Result:
         for name, x in arrays.options.items()
     }
     of_new, of_cache, of_q = case.layouts
-    k = Guarded(arrays.cache_shape, _dtype(case.cache_dtype), of_cache)
-    v = Guarded(arrays.cache_shape, _dtype(case.cache_dtype), of_cache) if case.has_v else None
+    of_k, of_v = map(dtype_of, case.cache_dtypes)
+    k = Guarded(arrays.k_shape, of_k, of_cache)
+    v = Guarded(arrays.v_shape, of_v, of_cache) if case.has_v else None
     lengths = None
     if case.counts_lengths:
         lengths = np.full(case.batch + 2, -5, np.int32)
@@ -49,7 +51,8 @@ def _run(case: AppendCase) -> Result:
     q = None
     if arrays.q is not None:
         in_place = case.queries.out == "in place"
-        q = Guarded(arrays.q.shape, arrays.q.dtype if in_place else _dtype(case.queries.out), of_q)
+        of_out = arrays.q.dtype if in_place else dtype_of(case.queries.out)
+        q = Guarded(arrays.q.shape, of_out, of_q)
         options["q_out"] = q.array
         options["q"] = q.array if in_place else arrange(arrays.q, of_q)
         if in_place:
@@ -72,10 +75,6 @@ def _is_flat(x: np.ndarray) -> bool:
     return x.ndim == 1
 
 
-def _dtype(name: str) -> np.dtype:
-    return np.dtype(getattr(ml_dtypes, name, None) or name)
-
-
 def _check(case: AppendCase) -> None:
     _run(case).assert_same_bits(expected_of(case, arrays_of(case)))
 
@@ -87,6 +86,10 @@ def test_agrees_with_the_oracle(name: str) -> None:
 
 # ---- Random calls ----
 
+# Types of new tokens, of K's cache and of V's, which are another pair on CPUs.
+_types_of_one_cache = st.sampled_from([(new, cache, None) for new, cache in PAIRS])
+_types_of_caches = st.sampled_from([(new, k, v) for new in DTYPES for k, v in CACHE_PAIRS])
+
 
 @st.composite
 def append_cases(draw: st.DrawFn) -> AppendCase:
@@ -94,8 +97,11 @@ def append_cases(draw: st.DrawFn) -> AppendCase:
     ragged = draw(st.booleans())
     one = draw(st.integers(0, 9))
     lengths = tuple(draw(st.integers(0, 9)) if ragged else one for _ in range(batch))
-    dtype, cache_dtype = draw(st.sampled_from(PAIRS))
-    d_head = draw(st.one_of(st.sampled_from([8, 32, 64, 96, 128]), st.integers(1, 140)))
+    dtype, cache_dtype, v_cache_dtype = draw(st.one_of(_types_of_one_cache, _types_of_caches))
+    d_heads = st.one_of(st.sampled_from([8, 32, 64, 96, 128]), st.integers(1, 140))
+    if {cache_dtype, v_cache_dtype} & {*QUANT_BLOCKS}:
+        d_heads = st.sampled_from([32, 64, 96, 128])
+    d_head = draw(d_heads)
     kind = draw(st.sampled_from(KINDS))
     rotary = queries = None
     if dtype != E4M3 and d_head > 1 and draw(st.booleans()):
@@ -114,6 +120,7 @@ def append_cases(draw: st.DrawFn) -> AppendCase:
         d_head=d_head,
         dtype=dtype,
         cache_dtype=cache_dtype,
+        v_cache_dtype=v_cache_dtype,
         kind=kind,
         page_size=draw(st.sampled_from([1, 2, 3, 16, 19, 64])),
         ragged=ragged,
@@ -189,7 +196,7 @@ def test_every_code_of_e4m3_and_what_lies_between(dtype: str) -> None:
     middle = (codes[1:] + codes[:-1]) / 2
     near = [np.nextafter(x, np.float32(y)) for x in (codes, middle) for y in (-1e9, 1e9)]
     beyond = np.float32([449, 464, 465, 1e4, 6e4, np.inf, -449, -1e4, -np.inf, np.nan])
-    x = np.concatenate([codes, middle, *near, beyond]).astype(np.float32).astype(_dtype(dtype))
+    x = np.concatenate([codes, middle, *near, beyond]).astype(np.float32).astype(dtype_of(dtype))
     cache = np.zeros((1, len(x), 1, 1), ml_dtypes.float8_e4m3fn)
     flash_kv_append(x.reshape(cache.shape), None, cache, None, seqused_k=[0])
     wide = np.clip(x.astype(np.float32), -448, 448)

@@ -130,7 +130,7 @@ def test_random_chunks_agree_with_the_oracle(
     p: AttentionProblem, chunk: int, data: st.DataObject
 ) -> None:
     p = replace(p, attention_chunk=max(chunk, 1), dtype="float32", q_dtype=None, o_dtype=None)
-    p = replace(p, k_descale=None, v_descale=None)
+    p = replace(p, v_dtype=None, k_descale=None, v_descale=None)
     check(p, config=data.draw(st.sampled_from([None, *configs_for(p)]), label="config"))
 
 

@@ -13,7 +13,7 @@ import flashattn
 import numpy as np
 import pytest
 import task_problems
-from bias_cases import KINDS, NUMBERS, BiasCase, packed
+from bias_cases import KINDS, BiasCase, packed
 from flashattn import oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ from problems import (
     rounds_p,
     run,
 )
-from strategies import random_problems
+from strategies import biases, random_problems
 from task_problems import (
     DTYPES,
     assert_pages_change_no_bit,
@@ -91,19 +91,7 @@ def test_random_problems(data: st.DataObject) -> None:
     p = PROBLEMS[name]
     if p.cu_seqlens_q is None and p.seqused_q is None:
         p = replace(p, seqlen_q=seqlen_q, seqlen_k=draw(st.integers(1, 700)))
-    bias = BiasCase(
-        slopes=draw(st.integers(0, 2)),
-        kind=draw(st.sampled_from((None, *KINDS))),
-        repeats="".join(draw(st.sets(st.sampled_from("bhq")))),
-        hidden=draw(st.sampled_from((0.0, 0.3, 0.99, 1.0))),
-        empty_rows=draw(st.sampled_from((0.0, 0.5))),
-        strided=draw(st.booleans()),
-        seed=draw(st.integers(0, 2**31)),
-    )
-    if bias.kind in NUMBERS:
-        bias = replace(bias, factors=draw(st.booleans()))
-    if draw(st.booleans()):
-        bias = replace(bias, from_end=True, n_keys=draw(st.integers(1, 200)))
+    bias = draw(biases(p.seqlen_k))
     p = replace(p, dtype=dtype, bias=bias, seed=bias.seed, causal=draw(st.booleans()))
     if dtype == E4M3:
         p = replace(p, q_dtype="bfloat16", o_dtype="float32")

@@ -27,7 +27,7 @@ from hypothesis import given, settings  # noqa: E402
 from jax_cases import run_problem  # noqa: E402
 from paging import KINDS, PagedProblem, make_pages, run_paged  # noqa: E402
 from problems import AttentionProblem, expected, fill_unused, make_inputs, p_type, run  # noqa: E402
-from strategies import attention_problems, random_problems  # noqa: E402
+from strategies import attention_problems, random_problems, types_of_arrays  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 P = AttentionProblem(2, 70, 90, 4, 2, 64, "bfloat16", causal=True)
@@ -68,7 +68,7 @@ def test_results_are_the_oracles(p: AttentionProblem) -> None:
     assert_agrees(o, lse, expected(p, inputs, p_type(p, None)), f"replay: {p}")
 
 
-@given(attention_problems())
+@given(attention_problems(types_of_arrays))
 @settings(random_problems, max_examples=40)
 def test_random_problems_have_the_bits_of_the_functions_for_all_arrays(p: AttentionProblem) -> None:
     p = replace(p, layouts=("contiguous",) * 4)

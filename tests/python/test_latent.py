@@ -157,6 +157,7 @@ def latent_problems(draw: st.DrawFn) -> AttentionProblem:
         dtype=LATENT,
         q_dtype=q_dtype,
         o_dtype=draw(st.sampled_from([q_dtype, "float32"])),
+        v_dtype=None,
         k_descale=None,
         v_descale=None,
     )

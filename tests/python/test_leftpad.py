@@ -94,7 +94,7 @@ def test_slots_have_padding_too(p: AttentionProblem) -> None:
 @given(attention_problems(), st.data())
 def test_random_padding_agrees_with_the_oracle(p: AttentionProblem, data: st.DataObject) -> None:
     p = replace(p, leftpad_k=data.draw(leftpads(p.batch)), dtype="float32", q_dtype=None)
-    p = replace(p, o_dtype=None, k_descale=None, v_descale=None)
+    p = replace(p, o_dtype=None, v_dtype=None, k_descale=None, v_descale=None)
     check(p, config=data.draw(st.sampled_from([None, *configs_for(p)]), label="config"))
 
 

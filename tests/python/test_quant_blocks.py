@@ -19,12 +19,9 @@ from hypothesis import strategies as st
 from memory import DTYPES, QUANT_BLOCKS, Guarded, dtype_of
 from paging import KINDS, PagedProblem, run_paged
 from problems import AttentionProblem, check, configs_for, decoded, make_inputs, run
-from strategies import attention_problems, random_problems
+from strategies import PAIRS, attention_problems, random_problems
 
 BYTES = {"q8_0": 34, "q4_0": 18}
-# K and V may have any two of these.
-TYPES = ("float32", "float16", "bfloat16", *QUANT_BLOCKS)
-PAIRS = [(k, v) for k in TYPES for v in TYPES if k != v or k in QUANT_BLOCKS]
 # Pairs that read each type as K and as V.
 SOME_PAIRS = [
     *((x, x) for x in QUANT_BLOCKS),
@@ -232,22 +229,9 @@ def test_values(values: str, k_dtype: str, v_dtype: str) -> None:
 
 @st.composite
 def mixed_problems(draw: st.DrawFn) -> AttentionProblem:
-    k_dtype, v_dtype = draw(st.sampled_from(PAIRS))
-    takes_any_q = k_dtype in QUANT_BLOCKS
-    q_dtype = draw(st.sampled_from(DTYPES if takes_any_q else (k_dtype, "float32")))
-    o_type = q_dtype if takes_any_q else k_dtype
     d_heads = st.sampled_from([32, 64, 96, 128, 160, 192, 256, 288, 576])
-    return replace(
-        draw(attention_problems()),
-        d_head=draw(d_heads),
-        d_head_v=draw(st.one_of(st.none(), d_heads)),
-        dtype=k_dtype,
-        v_dtype=v_dtype,
-        q_dtype=q_dtype,
-        o_dtype=draw(st.sampled_from([o_type, "float32"])),
-        k_descale=None,
-        v_descale=None,
-    )
+    p = draw(attention_problems(st.sampled_from(PAIRS)))
+    return replace(p, d_head=draw(d_heads), d_head_v=draw(st.one_of(st.none(), d_heads)))
 
 
 @settings(random_problems, max_examples=100)

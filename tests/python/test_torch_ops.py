@@ -30,7 +30,7 @@ from problems import (  # noqa: E402
     p_type,
     run,
 )
-from strategies import attention_problems, random_problems  # noqa: E402
+from strategies import attention_problems, random_problems, types_of_arrays  # noqa: E402
 from torch_calls import WAYS, Recorded, to_array, to_tensor  # noqa: E402
 
 every_way = pytest.mark.parametrize("way", WAYS)
@@ -126,7 +126,7 @@ def test_results_are_the_oracles(p: AttentionProblem, way: str) -> None:
 
 
 @fewer_problems
-@given(attention_problems(), st.sampled_from(WAYS))
+@given(attention_problems(types_of_arrays), st.sampled_from(WAYS))
 def test_random_problem_has_the_bits_of_the_other_functions(p: AttentionProblem, way: str) -> None:
     assert _same_bits(torch_calls.run(p, way), run(p))
 
@@ -146,7 +146,7 @@ def test_keys_in_pages(name: str, kind: str, way: str) -> None:
 
 @fewer_problems
 @given(
-    attention_problems(),
+    attention_problems(types_of_arrays),
     st.integers(1, 40),
     st.sampled_from(KINDS),
     st.booleans(),
