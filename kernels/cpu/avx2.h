@@ -4,7 +4,7 @@
 #ifndef FLASH_KERNELS_CPU_AVX2_H
 #define FLASH_KERNELS_CPU_AVX2_H
 
-#include "common/dtype.h"
+#include "common/quant_block.h"
 #include "cpu/tuning.h"
 #include "cpu/vector.h"
 #include "flashattn.h"
@@ -176,8 +176,9 @@ ALWAYS_INLINE vec_t vec_load_bytes(const void *from) {
 
 ALWAYS_INLINE vec_t vec_load_nibbles(const void *from, bool high) {
     const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from));
-    return _mm256_cvtepi32_ps(high ? _mm256_srli_epi32(bytes, 4)
-                                   : _mm256_and_si256(bytes, _mm256_set1_epi32(0xf)));
+    const __m256i codes =
+        high ? _mm256_srli_epi32(bytes, 4) : _mm256_and_si256(bytes, _mm256_set1_epi32(0xf));
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(codes, _mm256_set1_epi32(Q4_0_ZERO)));
 }
 
 ALWAYS_INLINE vec_t vec_set1_fp16(uint16_t half) {

@@ -179,9 +179,9 @@ ALWAYS_INLINE vec_t vec_load_bytes(const void *from) {
 }
 
 ALWAYS_INLINE vec_t vec_load_nibbles(const void *from, bool high) {
+    const vec_t numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
     const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from));
-    return _mm512_cvtepi32_ps(high ? _mm512_srli_epi32(bytes, 4)
-                                   : _mm512_and_si512(bytes, _mm512_set1_epi32(0xf)));
+    return _mm512_permutexvar_ps(high ? _mm512_srli_epi32(bytes, 4) : bytes, numbers);
 }
 
 ALWAYS_INLINE vec_t vec_set1_fp16(uint16_t half) {

@@ -4,7 +4,7 @@
 #ifndef FLASH_KERNELS_CPU_NEON_VECTORS_H
 #define FLASH_KERNELS_CPU_NEON_VECTORS_H
 
-#include "common/dtype.h"
+#include "common/quant_block.h"
 #include "cpu/vector.h"
 #include "flashattn.h"
 
@@ -145,7 +145,8 @@ ALWAYS_INLINE vec_t vec_load_nibbles(const void *from, bool high) {
     memcpy(bytes, from, VEC_WIDTH);
     const uint8x8_t pairs = vld1_u8(bytes);
     const uint8x8_t nibbles = high ? vshr_n_u8(pairs, 4) : vand_u8(pairs, vdup_n_u8(0xf));
-    return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(nibbles))));
+    const int8x8_t numbers = vsub_s8(vreinterpret_s8_u8(nibbles), vdup_n_s8(Q4_0_ZERO));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(numbers))));
 }
 
 ALWAYS_INLINE vec_t vec_set1_fp16(uint16_t half) {

@@ -34,7 +34,7 @@
  *                             small (e4m3.h)
  *   vec_load_e4m3             2 VEC_WIDTH elements of e4m3, likewise
  *   vec_load_bytes            VEC_WIDTH signed bytes
- *   vec_load_nibbles          the low or the high four bits of VEC_WIDTH bytes, 0 ... 15
+ *   vec_load_nibbles          the low or the high four bits of VEC_WIDTH bytes, less 8
  *   vec_set1_fp16             an fp16, in every lane
  *   VEC_SPLITS_BF16           1: there are the next two, which cost less than widening in order
  *   vec_split_bf16            2 VEC_WIDTH elements, the even ones and the odd ones

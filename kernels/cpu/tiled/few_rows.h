@@ -8,6 +8,7 @@
 #include "cpu/tiled/decoded_block.h"
 #include "cpu/tiled/in_place_accumulate.h"
 #include "cpu/tiled/in_place_scores.h"
+#include "cpu/tiled/quant_scores.h"
 #include "cpu/tiled/softmax.h"
 #include "cpu/tiled/totals.h"
 
@@ -193,7 +194,7 @@ NEVER_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p,
         attend_copies(t, p, task, dtype, block, all_see);
 }
 
-/* ---- Decoded keys ---- */
+/* ---- Decoded keys, and quantised blocks ---- */
 
 /* Attends to a block of decoded keys of the task's one head. `after` are the keys that follow. V of
  * latent tokens is the first columns of their K. */
@@ -210,6 +211,23 @@ static inline void attend_decoded(const tile_scratch_t *t, const flash_params_t 
     accumulate_in_place(t, FLASH_DTYPE_FP32, &decoded, keys, all_see);
 }
 
+/* Attends to such a block of quantised K and V, which are read as they are. */
+static inline void attend_quantised(const tile_scratch_t *t, const flash_params_t *p,
+                                    const cpu_task_t *task, int32_t dtype,
+                                    const in_place_block_t *block, flash_range_t after) {
+    const flash_range_t keys = block->keys;
+    const encoded_keys_t k = {{p, task, cpu_kv_k(p), dtype}, t->d, keys, after};
+    const encoded_keys_t v = {{p, task, cpu_kv_v(p), p->v_dtype}, t->d_v, keys, after};
+    const bool all_see = rows_see(t, keys);
+    quant_rows_t k_rows, v_rows;
+    start_quant_rows(&k, t->k, &k_rows);
+    start_quant_rows(&v, t->v, &v_rows);
+    score_quantised(t, dtype, &k_rows, keys.end - keys.begin);
+    const in_place_t values = quant_values_of(t, &v_rows);
+    softmax_in_place(t, p, task, block, all_see);
+    accumulate_in_place(t, p->v_dtype, &values, keys, all_see);
+}
+
 NEVER_INLINE void attend_encoded(const tile_scratch_t *t, const flash_params_t *p,
                                  const cpu_task_t *task, int32_t dtype,
                                  const in_place_block_t *block) {
@@ -218,7 +236,10 @@ NEVER_INLINE void attend_encoded(const tile_scratch_t *t, const flash_params_t *
     for (int32_t head = 0; head < task->n_heads; head++) {
         const tile_scratch_t of_head = rows_of_head(t, head);
         const cpu_task_t head_task = task_of_head(task, head, t->d_v);
-        attend_decoded(&of_head, p, &head_task, dtype, block, after);
+        if (reads_quant_rows(t, p, dtype))
+            attend_quantised(&of_head, p, &head_task, dtype, block, after);
+        else
+            attend_decoded(&of_head, p, &head_task, dtype, block, after);
     }
 }
 

@@ -45,6 +45,8 @@ typedef struct in_place {
     int32_t column; /* of S: the first key's */
     bool adjoin;    /* a row begins where another one ends: prefetching each part's first lines then
                      * covers the lines that two rows share */
+    const struct quant_rows *quantised; /* rows of quantised blocks, of one head; column counts them
+                                         * then, and the other members mean nothing */
 } in_place_t;
 
 /* Returns what to prefetch while `keys` are used: the task's next keys, before `end`, then what the

@@ -61,6 +61,13 @@ ALWAYS_INLINE void dot_store(vec_t sum[DOT_ROWS][4], const int rows, float *s, i
     }
 }
 
+/* Computes sum[r][j] += q[r] k for a vector of K and those of Q at q. */
+ALWAYS_INLINE void dot_step(const float *q, int64_t q_stride, vec_t k, const int rows, const int j,
+                            vec_t sum[DOT_ROWS][4]) {
+    UNROLL for (int r = 0; r < rows; r++) sum[r][j] =
+        vec_fma(vec_load(FLASH_DTYPE_FP32, q + r * q_stride), k, sum[r][j]);
+}
+
 #if VEC_DOTS_BF16
 
 /* Computes sum[r][j] += q[r] k[j] in words, and prefetches keys. */
@@ -84,13 +91,6 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
 }
 
 #else
-
-/* Computes sum[r][j] += q[r] k for a vector of K and those of Q at q. */
-ALWAYS_INLINE void dot_step(const float *q, int64_t q_stride, vec_t k, const int rows, const int j,
-                            vec_t sum[DOT_ROWS][4]) {
-    UNROLL for (int r = 0; r < rows; r++) sum[r][j] =
-        vec_fma(vec_load(FLASH_DTYPE_FP32, q + r * q_stride), k, sum[r][j]);
-}
 
 /* Computes sum[r][j] += q[r] k[j], and prefetches keys. */
 ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k, const float *q,

@@ -8,6 +8,7 @@
 #include "cpu/tiled/in_place.h"
 #include "cpu/tiled/pairs.h"
 #include "cpu/tiled/prefetch_part.h"
+#include "cpu/tiled/quant_values.h"
 #include "cpu/tiled/scratch.h"
 #include "cpu/tiled/slice.h"
 #include "cpu/tiled/types.h"
@@ -188,6 +189,10 @@ ALWAYS_INLINE void accumulate_words_in_place(const tile_scratch_t *t, int32_t dt
         values_bf16(t, v, n, row, rows);
     else if (keys_are(dtype, FLASH_DTYPE_E4M3))
         values_e4m3(t, v, n, row, rows);
+    else if (keys_are(dtype, FLASH_DTYPE_Q8_0))
+        values_q8_0(t, v, n, row, rows);
+    else if (keys_are(dtype, FLASH_DTYPE_Q4_0))
+        values_q4_0(t, v, n, row, rows);
 }
 
 #endif

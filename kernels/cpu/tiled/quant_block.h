@@ -23,9 +23,8 @@ ALWAYS_INLINE vec_t quant_block_elements(int32_t dtype, const char *block, int64
     const int64_t half = FLASH_QUANT_BLOCK / 2;
     if (dtype == FLASH_DTYPE_Q8_0)
         return vec_load_bytes(elements + first);
-    return vec_sub(first < half ? vec_load_nibbles(elements + first, false)
-                                : vec_load_nibbles(elements + first - half, true),
-                   vec_set1(Q4_0_ZERO));
+    return first < half ? vec_load_nibbles(elements + first, false)
+                        : vec_load_nibbles(elements + first - half, true);
 }
 
 /* Loads VEC_WIDTH columns of a row from number `first` on, a multiple of VEC_WIDTH. */
