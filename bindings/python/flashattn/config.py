@@ -165,6 +165,20 @@ def kernels() -> list[Kernel]:
     return [_kernel(pointer) for pointer in _rows()]
 
 
+@functools.cache
+def most_d_head_on_cuda() -> int:
+    """Returns the largest head dimension that kernels for any K and V have on the current CUDA
+    device: 256, which every device has, or more. Without a device it is 256."""
+    of_any = (
+        kernel.config.d_head
+        for kernel in kernels()
+        if kernel.config.arch >= Arch.SM80
+        and kernel.config.arch not in (Arch.SM80_MLA, Arch.SM90_MLA)
+        and kernel.is_runnable
+    )
+    return max(of_any, default=256)
+
+
 def resolve(config: ConfigLike) -> int | None:
     """Returns what a call of the C API takes as its kernel: the row of a configuration; None stays
     None."""

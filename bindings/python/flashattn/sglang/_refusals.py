@@ -11,9 +11,10 @@ import torch
 from sglang.srt.configs.model_config import AttentionArch
 from sglang.srt.runtime_context import get_parallel, get_spec
 
+from ..config import most_d_head_on_cuda
+
 CACHE_TYPES = ("auto", "bf16", "bfloat16", "fp8_e4m3")
 ELEMENTS = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn)
-MOST_D_HEAD_ON_CUDA = 256
 
 Reasons = Iterable[tuple[Any, str]]
 
@@ -47,8 +48,8 @@ def _of_model_on_cuda(runner: Any) -> Reasons:
     d_head = runner.model_config.head_dim
     yield runner.dtype == torch.float32, "the model is of float32, which has no CUDA kernel"
     yield (
-        d_head > MOST_D_HEAD_ON_CUDA,
-        f"heads have {d_head} elements, and CUDA kernels at most {MOST_D_HEAD_ON_CUDA}",
+        d_head > most_d_head_on_cuda(),
+        f"heads have {d_head} elements, and kernels here at most {most_d_head_on_cuda()}",
     )
 
 

@@ -26,12 +26,12 @@ from vllm.v1.attention.backend import (
     MultipleOf,
 )
 
+from ..config import most_d_head_on_cuda
 from ..torch_ops import flash_attn_varlen_func, flash_kv_append
 from . import _interface
 
 PLAIN_CACHES = ("auto", "float16", "bfloat16")
 E4M3_CACHES = ("fp8", "fp8_e4m3")
-MOST_D_HEAD_ON_CUDA = 256
 WITHOUT_CACHE = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
 CROSS = AttentionType.ENCODER_DECODER
 SERVED_TYPES = (AttentionType.DECODER, CROSS, *WITHOUT_CACHE)
@@ -70,7 +70,7 @@ class FlashAttnBackend(AttentionBackend):
 
     @classmethod
     def supports_head_size(cls, head_size: int) -> bool:
-        return current_platform.is_cpu() or head_size <= MOST_D_HEAD_ON_CUDA
+        return current_platform.is_cpu() or head_size <= most_d_head_on_cuda()
 
     @classmethod
     def supports_non_causal(cls) -> bool:

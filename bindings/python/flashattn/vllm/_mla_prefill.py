@@ -12,10 +12,9 @@ from vllm import envs
 from vllm.platforms import current_platform
 from vllm.v1.attention.backends.mla.prefill.base import MLAPrefillBackend
 
+from ..config import most_d_head_on_cuda
 from ..torch_ops import flash_attn_varlen_func
 from . import _mla
-
-MOST_D_HEAD_ON_CUDA = 256
 
 
 class FlashAttnMLAPrefill(MLAPrefillBackend):
@@ -41,7 +40,7 @@ class FlashAttnMLAPrefill(MLAPrefillBackend):
     def supports_mla_dimensions(cls, mla_dimensions: Any) -> bool:
         d_head = mla_dimensions.qk_nope_head_dim + mla_dimensions.qk_rope_head_dim
         return current_platform.is_cpu() or (
-            max(d_head, mla_dimensions.v_head_dim) <= MOST_D_HEAD_ON_CUDA
+            max(d_head, mla_dimensions.v_head_dim) <= most_d_head_on_cuda()
         )
 
     def supports_out(self) -> bool:
