@@ -308,6 +308,14 @@ def test_graphs_of_whole_prefills_are_refused(backend: ModuleType, context: Cont
             step.backend.init_forward_metadata_out_graph(step.batch, in_capture=True)
 
 
+def test_decoding_that_is_compiled_on_the_cpu_is_refused(
+    backend: ModuleType, context: Context
+) -> None:
+    step = Step(backend, context, BATCHES["tokens"], BATCHES["tokens"].layer())
+    with pytest.raises(NotImplementedError, match="--enable-torch-compile"):
+        step.backend.init_cpu_graph_state(4, 4)
+
+
 def test_layers_that_are_refused(backend: ModuleType, context: Context) -> None:
     b = BATCHES["tokens"]
     step = Step(backend, context, b, b.layer())

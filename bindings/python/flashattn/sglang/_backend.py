@@ -23,7 +23,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..torch_ops import flash_attn_func, flash_attn_varlen_func
-from ._refusals import refuse_batch, refuse_graph_of, refuse_layer, refuse_runner
+from ._refusals import (
+    refuse_batch,
+    refuse_cpu_graph,
+    refuse_graph_of,
+    refuse_layer,
+    refuse_runner,
+)
 
 IN_BOTH_DIRECTIONS = (AttentionType.ENCODER_ONLY, AttentionType.DECODER_BIDIRECTIONAL)
 
@@ -93,6 +99,9 @@ class FlashAttnBackend(AttentionBackend):
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
         """Has nothing to keep: a graph's tensors are of its own pool."""
+
+    def init_cpu_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        refuse_cpu_graph()
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
         return 1

@@ -114,6 +114,11 @@ def refuse_layer(layer: Any, options: dict[str, Any]) -> None:
     )
 
 
+def refuse_cpu_graph() -> None:
+    """Refuses to be compiled on the CPU. Raises NotImplementedError."""
+    _refuse([(True, "decoding is to be compiled on the CPU (--enable-torch-compile)")])
+
+
 def refuse_graph_of(mode: Any) -> None:
     """Refuses to be captured in a CUDA graph by prefill. Raises NotImplementedError."""
     served = mode.is_decode_or_idle() or mode.is_target_verify()
