@@ -5,12 +5,15 @@
 #include "support.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { TYPE_U32 = 4, TYPE_F32 = 6, TYPE_TEXT = 8, TYPE_ARRAY = 9, MOST_AXES = 4, BLOCK = 32 };
+enum { ALIGNMENT = 32 }; /* of the tensors' data, where the file names no other */
 static const size_t SCALAR_BYTES[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 enum { N_TYPES = sizeof SCALAR_BYTES / sizeof SCALAR_BYTES[0] };
 
@@ -25,6 +28,7 @@ typedef struct tensor {
     int64_t n_rows, n_columns;
     uint32_t type;
     uint64_t offset;
+    bool is_read;
 } tensor_t;
 
 struct gguf {
@@ -67,6 +71,8 @@ static void skip_value(gguf_t *f, uint32_t type) {
         take_text(f);
     } else if (type == TYPE_ARRAY) {
         const uint32_t of = take_u32(f);
+        if (of == TYPE_ARRAY)
+            fail("%s: a value is an array of arrays, which is not read", f->path);
         for (uint64_t n = take_u64(f); n > 0; n--)
             skip_value(f, of);
     } else if (type < N_TYPES) {
@@ -76,14 +82,24 @@ static void skip_value(gguf_t *f, uint32_t type) {
     }
 }
 
+/* Returns the length of an axis, behind axes of `before` elements. An element has more than a bit in
+ * the file, whatever its type, and so the number of a tensor's elements cannot overflow. */
+static int64_t take_length(gguf_t *f, int64_t before) {
+    const uint64_t length = take_u64(f);
+    if (length == 0 || length > 8 * (uint64_t)f->size / (uint64_t)before)
+        fail("%s: a tensor has an axis of %" PRIu64 ", in a file of %zu bytes", f->path, length,
+             f->size);
+    return (int64_t)length;
+}
+
 static tensor_t take_tensor(gguf_t *f) {
     tensor_t t = {.name = take_text(f), .n_rows = 1};
     const uint32_t n_axes = take_u32(f);
     if (n_axes < 1 || n_axes > MOST_AXES)
         fail("%s: a tensor has %" PRIu32 " axes", f->path, n_axes);
-    t.n_columns = (int64_t)take_u64(f);
+    t.n_columns = take_length(f, 1);
     for (uint32_t i = 1; i < n_axes; i++)
-        t.n_rows *= (int64_t)take_u64(f);
+        t.n_rows *= take_length(f, t.n_rows * t.n_columns);
     t.type = take_u32(f);
     t.offset = take_u64(f);
     return t;
@@ -94,12 +110,30 @@ static void read_file(gguf_t *f) {
     if (stream == NULL || fseek(stream, 0, SEEK_END) != 0)
         fail("%s cannot be opened", f->path);
     const long size = ftell(stream);
+    if (size < 0 || size == LONG_MAX) /* a folder has the latter */
+        fail("%s cannot be read", f->path);
     rewind(stream);
-    f->size = size > 0 ? (size_t)size : 0;
+    f->size = (size_t)size;
     f->data = allocate(f->size, 1);
     if (fread(f->data, 1, f->size, stream) != f->size)
         fail("%s cannot be read", f->path);
     fclose(stream);
+}
+
+int text_is(text_t text, const char *other) {
+    return text.size == strlen(other) && memcmp(text.bytes, other, text.size) == 0;
+}
+
+static const value_t *value_of(const gguf_t *f, const char *key) {
+    for (size_t i = 0; i < f->n_values; i++)
+        if (text_is(f->values[i].key, key))
+            return &f->values[i];
+    return NULL;
+}
+
+static size_t alignment_of(const gguf_t *f) {
+    static const char KEY[] = "general.alignment";
+    return value_of(f, KEY) != NULL ? (size_t)gguf_count(f, KEY) : ALIGNMENT;
 }
 
 gguf_t *gguf_open(const char *path) {
@@ -125,7 +159,8 @@ gguf_t *gguf_open(const char *path) {
     }
     for (; f->n_tensors < n_tensors; f->n_tensors++)
         f->tensors[f->n_tensors] = take_tensor(f);
-    f->begin = (f->at + 31) / 32 * 32;
+    const size_t alignment = alignment_of(f);
+    f->begin = (f->at + alignment - 1) / alignment * alignment;
     return f;
 }
 
@@ -138,19 +173,18 @@ void gguf_close(gguf_t *f) {
 
 /* ---- Values ---- */
 
-static int is_named(text_t name, const char *text) {
-    return name.size == strlen(text) && memcmp(name.bytes, text, name.size) == 0;
+int gguf_has(const gguf_t *f, const char *key) {
+    return value_of(f, key) != NULL;
 }
 
 /* Returns a reader of the value. */
 static gguf_t find_value(const gguf_t *f, const char *key, uint32_t type) {
     gguf_t reader = *f;
-    for (size_t i = 0; i < f->n_values; i++)
-        if (is_named(f->values[i].key, key) && f->values[i].type == type) {
-            reader.at = f->values[i].at;
-            return reader;
-        }
-    fail("%s has no value %s of type %" PRIu32, f->path, key, type);
+    const value_t *value = value_of(f, key);
+    if (value == NULL || value->type != type)
+        fail("%s has no value %s of type %" PRIu32, f->path, key, type);
+    reader.at = value->at;
+    return reader;
 }
 
 int64_t gguf_count(const gguf_t *f, const char *key) {
@@ -198,9 +232,10 @@ static float load_fp16(const unsigned char *at) {
     uint16_t bits;
     memcpy(&bits, at, sizeof bits);
     const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    const float magnitude = exponent == 0 ? ldexpf((float)mantissa, -24)
-                                          : ldexpf((float)(1024 + mantissa), exponent - 25);
-    return bits >> 15 ? -magnitude : magnitude; /* weights are finite */
+    const float magnitude = exponent == 31  ? (mantissa == 0 ? INFINITY : NAN)
+                            : exponent == 0 ? ldexpf((float)mantissa, -24)
+                                            : ldexpf((float)(1024 + mantissa), exponent - 25);
+    return bits >> 15 ? -magnitude : magnitude;
 }
 
 /* An element of Q4_1 is code * scale + minimum; the low halves of the bytes come first. */
@@ -245,9 +280,9 @@ static const type_t *type_of(const gguf_t *f, const char *name, uint32_t number)
     fail("%s: %s has type %" PRIu32 ": F32, F16, Q4_1 and Q8_0 are read", f->path, name, number);
 }
 
-static const tensor_t *find_tensor(const gguf_t *f, const char *name) {
+static tensor_t *find_tensor(const gguf_t *f, const char *name) {
     for (size_t i = 0; i < f->n_tensors; i++)
-        if (is_named(f->tensors[i].name, name))
+        if (text_is(f->tensors[i].name, name))
             return &f->tensors[i];
     fail("%s has no tensor %s", f->path, name);
 }
@@ -261,17 +296,28 @@ int64_t gguf_rows(const gguf_t *f, const char *name, int64_t n_columns) {
 }
 
 void gguf_read(const gguf_t *f, const char *name, int64_t n_rows, int64_t n_columns, float *to) {
-    const tensor_t *tensor = find_tensor(f, name);
+    tensor_t *tensor = find_tensor(f, name);
     const type_t *type = type_of(f, name, tensor->type);
-    const int64_t n_blocks = n_rows * n_columns / type->elements;
-    const uint64_t bytes = (uint64_t)(n_blocks * type->bytes);
     if (gguf_rows(f, name, n_columns) != n_rows || n_columns % type->elements != 0)
         fail("%s: %s is %" PRId64 " x %" PRId64 ", not %" PRId64 " x %" PRId64, f->path, name,
              tensor->n_rows, tensor->n_columns, n_rows, n_columns);
+    const int64_t n_blocks = n_rows * n_columns / type->elements;
+    const uint64_t bytes = (uint64_t)(n_blocks * type->bytes);
     if (f->begin > f->size || tensor->offset > f->size - f->begin ||
         bytes > f->size - f->begin - tensor->offset)
         fail("%s: %s ends beyond byte %zu, where the file does", f->path, name, f->size);
     const unsigned char *from = f->data + f->begin + tensor->offset;
     for (int64_t i = 0; i < n_blocks; i++)
         type->decode(from + i * type->bytes, to + i * type->elements);
+    for (int64_t i = 0; i < n_rows * n_columns; i++)
+        if (!isfinite(to[i]))
+            fail("%s: element %" PRId64 " of %s is %g", f->path, i, name, (double)to[i]);
+    tensor->is_read = true;
+}
+
+void gguf_check_all_read(const gguf_t *f) {
+    for (size_t i = 0; i < f->n_tensors; i++)
+        if (!f->tensors[i].is_read)
+            fail("%s has a tensor %.*s, which is of no use here", f->path,
+                 SHOWN(f->tensors[i].name));
 }

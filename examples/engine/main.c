@@ -70,9 +70,11 @@ static void ask(program_t *p, const char *question) {
 static void read_questions(program_t *p, bool waits) {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
     while (!p->input_ended && poll(&input, 1, waits ? -1 : 0) > 0) {
-        char c;
+        char c = 0;
         const bool ends = read(STDIN_FILENO, &c, 1) <= 0;
         p->input_ended = ends;
+        if (c == '\0' && !ends)
+            fail("a line has a byte of 0");
         if (!ends && c != '\n') {
             if (p->line_size + 1 == MOST_LINE)
                 fail("a line is longer than %d bytes", MOST_LINE - 1);
@@ -107,7 +109,8 @@ static void show(program_t *p) {
         p->n_shown++;
         p->n_tokens_shown = 0;
     }
-    fflush(stdout);
+    if (fflush(stdout) != 0 || ferror(stdout))
+        fail("the answers cannot be written");
 }
 
 static void report(const program_t *p, int32_t n_pages) {

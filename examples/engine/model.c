@@ -7,7 +7,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 int64_t model_width(const sizes_t *s) {
     return s->n_heads * s->d_head;
@@ -91,6 +90,15 @@ model_t model_place(const model_t *m, device_t *device) {
 
 /* ---- From a file ---- */
 
+/* The embedding turns whole heads, by angles that grow with the position alone. */
+static void check_rotary(const gguf_t *file, int64_t d_head) {
+    static const char TURNED[] = "llama.rope.dimension_count", SCALED[] = "llama.rope.scaling.type";
+    if (gguf_has(file, TURNED) && gguf_count(file, TURNED) != d_head)
+        fail("%s is %d, not all %d of a head", TURNED, (int)gguf_count(file, TURNED), (int)d_head);
+    if (gguf_has(file, SCALED) && !text_is(gguf_text(file, SCALED), "none"))
+        fail("%s is %.*s, not none", SCALED, SHOWN(gguf_text(file, SCALED)));
+}
+
 static sizes_t read_sizes(const gguf_t *file, int64_t n_tokens) {
     const text_t architecture = gguf_text(file, "general.architecture");
     const int64_t width = gguf_count(file, "llama.embedding_length");
@@ -102,12 +110,13 @@ static sizes_t read_sizes(const gguf_t *file, int64_t n_tokens) {
                  .context = gguf_count(file, "llama.context_length"),
                  .epsilon = (float)gguf_number(file, "llama.attention.layer_norm_rms_epsilon"),
                  .rotary_base = gguf_number(file, "llama.rope.freq_base")};
-    if (architecture.size != 5 || memcmp(architecture.bytes, "llama", 5) != 0)
-        fail("the model is %.*s, not llama", (int)architecture.size, architecture.bytes);
+    if (!text_is(architecture, "llama"))
+        fail("the model is %.*s, not llama", SHOWN(architecture));
     if (s.n_heads % s.n_heads_kv != 0 || width % (2 * s.n_heads) != 0)
         fail("the model has %d heads, %d of K and V, and width %d", (int)s.n_heads,
              (int)s.n_heads_kv, (int)width);
     s.d_head = width / s.n_heads;
+    check_rotary(file, s.d_head);
     return s;
 }
 
@@ -148,6 +157,7 @@ model_t *model_read(const gguf_t *file, int64_t n_tokens) {
         read_layer(file, &sizes, (int)i, &m->layers[i]);
     read_rows(file, "output_norm.weight", &m->norm, 0, 1);
     read_rows(file, "token_embd.weight", &m->embedding, 0, n_tokens);
+    gguf_check_all_read(file);
     return m;
 }
 

@@ -58,7 +58,7 @@ static merge_t *merge_of(const tokenizer_t *t, int32_t first, int32_t second) {
 static int32_t token_of(const tokenizer_t *t, text_t name) {
     const int32_t token = *place_of(t, name);
     if (token < 0)
-        fail("the model has no token %.*s", (int)name.size, name.bytes);
+        fail("the model has no token %.*s", SHOWN(name));
     return token;
 }
 
@@ -120,10 +120,10 @@ static void add_tokens(tokenizer_t *t, const gguf_t *file) {
 
 /* A merge is written as both tokens, with a blank between them. */
 static void add_merge(tokenizer_t *t, text_t text, int32_t rank) {
-    const char *blank = memchr(text.bytes + 1, ' ', text.size - 1);
     char merged[2 * MOST_BYTES];
-    if (text.size < 3 || text.size > sizeof merged || blank == NULL)
-        fail("the model merges %.*s", (int)text.size, text.bytes);
+    const char *blank = text.size < 3 ? NULL : memchr(text.bytes + 1, ' ', text.size - 1);
+    if (text.size > sizeof merged || blank == NULL)
+        fail("the model merges \"%.*s\"", SHOWN(text));
     const text_t first = {text.bytes, (size_t)(blank - text.bytes)};
     const text_t second = {blank + 1, text.size - first.size - 1};
     memcpy(merged, first.bytes, first.size);
@@ -132,9 +132,17 @@ static void add_merge(tokenizer_t *t, text_t text, int32_t rank) {
     *merge_of(t, a, b) = (merge_t){a, b, rank, token_of(t, (text_t){merged, text.size - 1})};
 }
 
+static void check_kind(const gguf_t *file) {
+    const text_t model = gguf_text(file, "tokenizer.ggml.model");
+    const text_t pre = gguf_text(file, "tokenizer.ggml.pre");
+    if (!text_is(model, "gpt2") || !text_is(pre, "smollm"))
+        fail("the tokenizer is %.*s, %.*s: gpt2, smollm is what is here", SHOWN(model), SHOWN(pre));
+}
+
 tokenizer_t *tokenizer_make(const gguf_t *file) {
     tokenizer_t *t = allocate(1, sizeof *t);
     size_t count;
+    check_kind(file);
     add_tokens(t, file);
     text_t *merges = gguf_texts(file, "tokenizer.ggml.merges", &count);
     t->n_merges = 2 * count + 1;

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import subprocess
 from pathlib import Path
 
@@ -16,7 +17,15 @@ from chat.attention import FlashAttention
 from chat.checkpoint import load_model
 from chat.dialogue import end_of_turn, question
 from chat.generate import generate
-from chat_support import OF_FILE, gguf_file, model_parts, tiny_model, tokenizer_values
+from chat_support import (
+    OF_FILE,
+    gguf_file,
+    model_parts,
+    padded,
+    string,
+    tiny_model,
+    tokenizer_values,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from program import EXAMPLES
@@ -165,3 +174,90 @@ def test_refusals(
     done = subprocess.run([engine, *given_ones], input="Why?\n", capture_output=True, text=True)
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith("engine: ") and complaint in done.stderr
+
+
+def refusal(engine: Path, folder: Path, data: bytes, questions: bytes = b"Why?\n") -> str:
+    """Returns what the engine says of a file."""
+    path = folder / "other.gguf"
+    path.write_bytes(data)
+    done = subprocess.run([engine, path, "2"], input=questions, capture_output=True)
+    assert done.returncode == 1 and done.stdout == b"", (done.returncode, done.stderr)
+    return done.stderr.decode(errors="replace")
+
+
+FLOATS = np.zeros(192, np.float32)
+NAN, INFINITY = (np.full(192, x, np.float16).tobytes() for x in (np.nan, np.inf))
+
+
+@pytest.mark.parametrize(
+    ("values", "tensors", "complaint"),
+    [
+        ({"tokenizer.ggml.merges": ["", "t h"]}, {}, 'the model merges ""'),
+        ({"tokenizer.ggml.merges": ["t "]}, {}, "the model merges"),
+        ({"tokenizer.ggml.model": "llama"}, {}, "the tokenizer is llama, smollm"),
+        ({"tokenizer.ggml.pre": "llama-bpe"}, {}, "the tokenizer is gpt2, llama-bpe"),
+        ({"llama.rope.dimension_count": 32}, {}, "llama.rope.dimension_count is 32, not all 64"),
+        ({"llama.rope.scaling.type": "yarn"}, {}, "llama.rope.scaling.type is yarn, not none"),
+        ({}, {"output.weight": ((1, 192), 0, FLOATS.tobytes())}, "has a tensor output.weight"),
+        ({}, {"blk.0.attn_q.bias": ((192,), 0, FLOATS.tobytes())}, "has a tensor blk.0.attn_q"),
+        ({}, {"output_norm.weight": ((192,), 1, NAN)}, "element 0 of output_norm.weight is nan"),
+        ({}, {"output_norm.weight": ((192,), 1, INFINITY)}, "output_norm.weight is inf"),
+        ({}, {"x": ((1, 2**40, 2**40, 2**40), 0, b"")}, "an axis of 1099511627776"),
+        ({}, {"blk.0.ffn_gate.weight": ((2**63, 192), 0, b"")}, "an axis of 9223372036854775808"),
+        ({}, {"blk.0.ffn_gate.weight": ((2**58, 192), 0, b"")}, "an axis of 288230376151711744"),
+        ({}, {"blk.0.ffn_gate.weight": ((0, 192), 0, b"")}, "an axis of 0"),
+    ],
+)
+def test_models_that_are_not_served(
+    engine: Path, tmp_path: Path, values: dict, tensors: dict, complaint: str
+) -> None:
+    """What the engine does not compute, or no memory holds, is named and not left out."""
+    values_of_file, tensors_of_file = model_parts(tiny_model(0, OF_FILE))
+    data = gguf_file({**values_of_file, **values}, {**tensors_of_file, **tensors})
+    said = refusal(engine, tmp_path, data)
+    assert said.startswith("engine: ") and complaint in said
+
+
+def test_arrays_of_arrays_are_not_read(engine: Path, tmp_path: Path) -> None:
+    nested = struct.pack("<IQ", 9, 1) * 1_000_000
+    header = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + string("x") + struct.pack("<I", 9)
+    assert "an array of arrays" in refusal(engine, tmp_path, header + nested)
+
+
+def test_a_merge_at_the_end_of_the_file(engine: Path, tmp_path: Path) -> None:
+    values, _ = model_parts(tiny_model(0, OF_FILE))
+    values["tokenizer.ggml.merges"] = values.pop("tokenizer.ggml.merges")[:1] + [""]
+    data = gguf_file(values, {}).rstrip(b"\0")
+    assert "the model merges" in refusal(engine, tmp_path, data + bytes(8))
+
+
+def test_tensors_begin_where_the_file_says(engine: Path, tmp_path: Path) -> None:
+    """general.alignment moves them, here from a multiple of 32 bytes to one of 4096."""
+    values, tensors = model_parts(tiny_model(0, OF_FILE))
+    data = gguf_file({"general.alignment": 4096, **values}, tensors)
+    end = len(data) - sum(len(padded(stored)) for _, _, stored in tensors.values())
+    paths = tmp_path / "32.gguf", tmp_path / "4096.gguf"
+    paths[0].write_bytes(gguf_file(values, tensors))
+    paths[1].write_bytes(data[:end] + bytes(-end % 4096) + data[end:])
+    answers = [
+        subprocess.run([engine, path, "4"], input=b"he\n", capture_output=True, check=True).stdout
+        for path in paths
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_a_folder_is_no_model(engine: Path, tmp_path: Path) -> None:
+    done = subprocess.run([engine, tmp_path], input="", capture_output=True, text=True)
+    assert done.returncode == 1 and f"{tmp_path} cannot be read" in done.stderr
+
+
+def test_a_byte_of_0_is_refused(model: Path, engine: Path, tmp_path: Path) -> None:
+    """It would end the question for the tokenizer, whose text is a string of C."""
+    said = refusal(engine, tmp_path, model.read_bytes(), b"Why\0 not?\n")
+    assert "a line has a byte of 0" in said
+
+
+def test_answers_that_cannot_be_written(model: Path, engine: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([engine, model, "2"], input=b"Why?\n", stdout=full, stderr=-1)
+    assert done.returncode == 1 and b"the answers cannot be written" in done.stderr
