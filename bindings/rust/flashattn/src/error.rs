@@ -28,6 +28,10 @@ impl Error {
         Error { status: sys::FLASH_ERROR_INVALID_ARGUMENT, message }
     }
 
+    pub(crate) fn out_of_memory(message: String) -> Self {
+        Error { status: sys::FLASH_ERROR_OUT_OF_MEMORY, message }
+    }
+
     /// Makes a result of a status that the library returned to this thread just now.
     pub(crate) fn check(status: i32) -> Result<()> {
         if status == sys::FLASH_SUCCESS {

@@ -19,10 +19,13 @@ impl Workspace {
         Self::default()
     }
 
-    fn reserve(&mut self, size: usize) {
-        if size > self.memory.len() {
-            self.memory.resize(size, MaybeUninit::uninit());
-        }
+    fn reserve(&mut self, size: u64) -> Result<()> {
+        let refused = || Error::out_of_memory(format!("a workspace of {size} bytes"));
+        let size = usize::try_from(size).map_err(|_| refused())?;
+        let more = size.saturating_sub(self.memory.len());
+        self.memory.try_reserve_exact(more).map_err(|_| refused())?;
+        self.memory.resize(self.memory.len() + more, MaybeUninit::uninit());
+        Ok(())
     }
 }
 
@@ -260,7 +263,7 @@ impl<'a, Q: Query, K: Element> Forward<'a, Q, K> {
             ));
         }
         same("lengths of pages", pages.lengths.len(), batch)?;
-        same("page table", Some(pages.table.len()), batch.checked_mul(pages.pages_of_a_row))?;
+        same("page table", pages.table.len(), batch.saturating_mul(pages.pages_of_a_row))?;
         paging.page_size = page_size as i64;
         paging.n_pages = n_pages as i64;
         paging.page_table = pages.table.as_ptr();
@@ -275,7 +278,7 @@ impl<'a, Q: Query, K: Element> Forward<'a, Q, K> {
 impl Ends<'_> {
     /// Checks what the library cannot know: how many there are, and where the tensor ends.
     fn check(&self, name: &str, batch: usize, tokens: usize) -> Result<()> {
-        same(name, self.cu_seqlens.len(), batch + 1)?;
+        same(name, self.cu_seqlens.len(), batch.saturating_add(1))?;
         same(&format!("last of the {name}"), self.cu_seqlens[batch] as usize, tokens)
     }
 }
@@ -283,7 +286,7 @@ impl Ends<'_> {
 fn launch(args: &mut sys::flash_forward_args_t, workspace: &mut Workspace) -> Result<()> {
     let mut size = 0;
     Error::check(unsafe { sys::flash_workspace_size(args, ptr::null(), &mut size) })?;
-    workspace.reserve(size as usize);
+    workspace.reserve(size)?;
     args.workspace = workspace.memory.as_mut_ptr().cast();
     args.workspace_size = workspace.memory.len() as u64;
     Error::check(unsafe { sys::flash_forward(args, ptr::null(), ptr::null_mut()) })
@@ -299,4 +302,21 @@ fn same<T: PartialEq + std::fmt::Debug>(name: &str, found: T, wanted: T) -> Resu
         return Ok(());
     }
     Err(Error::invalid(format!("{name} is {found:?}, not {wanted:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workspace_that_no_memory_holds_is_an_error() {
+        let mut workspace = Workspace::new();
+        workspace.reserve(100).unwrap();
+        for size in [u64::MAX, i64::MAX as u64] {
+            let error = workspace.reserve(size).unwrap_err();
+            assert_eq!(error.status(), sys::FLASH_ERROR_OUT_OF_MEMORY);
+            assert!(error.message().contains(&size.to_string()));
+        }
+        assert_eq!(workspace.memory.len(), 100);
+    }
 }

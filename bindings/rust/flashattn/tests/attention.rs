@@ -216,6 +216,8 @@ fn what_does_not_fit_is_refused() {
     let three = values(2 * 13 * 3 * 16, 4);
     let three = Tensor::new(&three, [2, 13, 3, 16]).unwrap();
     let of_q = || Tensor::new(&q, Q).unwrap();
+    let endless = Tensor::new(&q[..0], [usize::MAX, 0, 4, 16]).unwrap();
+    let no_pages = Pages { table: &[], pages_of_a_row: usize::MAX, lengths: &[1, 1] };
     let wrong = [
         (run(Forward::new(of_q(), three, three), Q), "not a multiple"),
         (run(base(&q, &k, &v).sinks(&[1.0]), Q), "sinks is 1, not 4"),
@@ -230,6 +232,11 @@ fn what_does_not_fit_is_refused() {
             run(Forward::new(tokens, whole, whole).ragged_q(&[], 10), [1, 18, 4, 16]),
             "batch of k is 2, not 0",
         ),
+        (
+            run(Forward::new(endless, tokens, tokens).ragged_k(&[], 10), [usize::MAX, 0, 4, 16]),
+            "cu_seqlens of k is 0, not 18446744073709551615",
+        ),
+        (run(base(&q, &k, &v).pages(no_pages), Q), "page table is 0, not 18446744073709551615"),
     ];
     for (result, words) in wrong {
         let error = result.expect_err(words);
@@ -264,6 +271,7 @@ fn tensors_lie_in_their_slices() {
     assert!(TensorMut::strided(&mut data, [1, 3, 2, 4], [0, 4, 12]).is_ok());
     assert!(TensorMut::strided(&mut data, [2, 2, 3, 4], [0, 12, 4]).is_err());
     assert!(TensorMut::strided(&mut data, [1, 2, 3, 4], [0, 3, 4]).is_err());
+    assert!(TensorMut::strided(&mut data, [0, 3, 5, 4], [1, usize::MAX, usize::MAX]).is_ok());
 }
 
 #[test]
