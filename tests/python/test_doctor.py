@@ -129,6 +129,31 @@ def test_a_llama_cpp_that_cannot_be_asked(
     assert _found()["llama-cpp-python"].reason == "its ggml does not say its version"
 
 
+@pytest.mark.parametrize("metadata", [b"\xff\xfe\n", b"Version: \xff\n"], ids=["all", "version"])
+def test_an_installation_that_is_damaged(install: Install, tmp_path: Path, metadata: bytes) -> None:
+    """The others are found all the same."""
+    install(ALL)
+    (tmp_path / "jax-0.10.2.dist-info/METADATA").write_bytes(metadata)
+    found = _found()
+    assert found["JAX"].state == "no" and found["JAX"].switch == ""
+    assert found["JAX"].reason.startswith("it cannot be examined: UnicodeDecodeError: ")
+    assert found["numpy"].state == found["vLLM"].state == "ready"
+
+
+def test_no_program_is_ready_without_the_library(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise ImportError("cannot load libflashattn")
+
+    install({name: ALL[name] for name in ALL if name != "sglang"})
+    monkeypatch.setattr(programs, "library", refuse)
+    found = _found()
+    assert {finding.state for finding in found.values()} == {"no"}
+    assert found["SGLang"].reason == "sglang is not installed"
+    assert {f.reason for f in found.values() if f.name != "SGLang"} == {"cannot load libflashattn"}
+
+
 def test_what_is_on_already(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process whose sitecustomize switches programs over."""
     install(ALL)

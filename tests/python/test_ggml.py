@@ -163,6 +163,29 @@ def test_what_the_compiler_says_is_passed_on(tmp_path: Path, capsys) -> None:
     assert not _places.plugin("0.25.3").exists()
 
 
+def test_a_compiler_that_says_nothing(tmp_path: Path, capsys, monkeypatch) -> None:
+    make_sources(tmp_path / "ggml")
+    monkeypatch.setenv("CXX", "false")
+    assert_complains(capsys, install(tmp_path), "false could not build the plug-in", "ended with 1")
+
+
+def test_a_relative_folder_of_data_is_ignored(tmp_path: Path, monkeypatch) -> None:
+    """As the convention of the variable has it: it would be another one in each folder."""
+    monkeypatch.setenv("XDG_DATA_HOME", "data")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert _places.plugin("1.2.3").is_relative_to(tmp_path / ".local/share/flashattn/ggml")
+
+
+def test_a_user_without_a_folder_is_told_so(tmp_path: Path, capsys, monkeypatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    make_sources(tmp_path / "ggml")
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setattr(_places.Path, "home", homeless)
+    assert_complains(capsys, install(tmp_path), "set XDG_DATA_HOME")
+
+
 def test_llama_cpp_python_is_needed_without_sources(capsys, monkeypatch) -> None:
     def absent(_: str) -> str:
         raise _llama_cpp.importlib.metadata.PackageNotFoundError
@@ -260,6 +283,14 @@ def test_a_llama_cpp_without_a_ggml_is_named(fake_llama_cpp: Path) -> None:
     (fake_llama_cpp / "llama_cpp/lib/libggml-base.so").unlink()
     last = enable(fake_llama_cpp)
     assert last.startswith("ImportError: llama-cpp-python's ggml does not say its version")
+
+
+@pytest.mark.parametrize("version", ["0", '"\\xff"', '"../../x"', '""'])
+def test_a_ggml_with_a_strange_version_is_named(fake_llama_cpp: Path, version: str) -> None:
+    source = FAKE_BASE.replace('"9.8.7"', version)
+    compile_library(source, fake_llama_cpp / "llama_cpp/lib/libggml-base.so")
+    last = enable(fake_llama_cpp)
+    assert last.startswith("ImportError: llama-cpp-python's ggml says that its version is b'")
 
 
 def test_a_plugin_that_is_not_there_is_named_with_the_command(fake_llama_cpp: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
+from .._library import library
 from ..ggml import _llama_cpp, _places
 from ..sglang import NAME as SGLANG_BACKEND
 from ..vllm import VARIABLE
@@ -54,17 +55,29 @@ def findings() -> list[Finding]:
 
 
 def _finding(program: Program) -> Finding:
-    version = version_of(program.distribution)
-    reason = _reason(program)
-    if reason:
-        return Finding(program.name, version, "no", reason, "")
-    state = "on" if program.is_on() else "ready"
-    return Finding(program.name, version, state, "", program.switch)
+    version = None
+    try:
+        version = version_of(program.distribution)
+        reason = _reason(program)
+        state = "no" if reason else "on" if program.is_on() else "ready"
+    except Exception as error:  # whatever an installation that is damaged raises
+        words = " ".join(str(error).split())
+        state, reason = "no", f"it cannot be examined: {type(error).__name__}: {words}"
+    return Finding(program.name, version, state, reason, "" if reason else program.switch)
 
 
 def _reason(program: Program) -> str:
     """Says why a program cannot be switched over; "" where it can."""
-    return next(filter(None, map(_lack, program.needs)), "") or program.obstacle()
+    lacks = filter(None, map(_lack, program.needs))
+    return next(lacks, "") or _missing_library() or program.obstacle()
+
+
+def _missing_library() -> str:
+    try:
+        library()
+    except ImportError as error:
+        return " ".join(str(error).split())
+    return ""
 
 
 def _lack(needed: Needed) -> str:

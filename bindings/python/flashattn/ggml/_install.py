@@ -24,8 +24,8 @@ def install(source: str | os.PathLike[str] | None = None) -> Path:
     llama-cpp-python, which pip fetches.
 
     Raises ImportError (llama-cpp-python is not installed), FileNotFoundError (no sources in the
-    folder, no compiler), ValueError (sources of another version than that of llama-cpp-python),
-    ChildProcessError (pip or the compiler failed, with its last words).
+    folder, no compiler, a user without a folder), ValueError (sources of another version than that
+    of llama-cpp-python), ChildProcessError (pip or the compiler failed, with its last words).
     """
     with tempfile.TemporaryDirectory() as folder:
         ggml = _sources.download(Path(folder)) if source is None else _sources.find(Path(source))
@@ -48,7 +48,8 @@ def _build(ggml: Path, version: str, path: Path) -> None:
     if done.returncode != 0:
         lines = done.stderr.splitlines()
         errors = [line for line in lines if "error" in line or "undefined" in line][:3]
-        raise ChildProcessError(f"{command[0]} could not build the plug-in: {' '.join(errors)}")
+        words = " ".join(errors or lines[-1:]) or f"it ended with {done.returncode}"
+        raise ChildProcessError(f"{command[0]} could not build the plug-in: {words}")
     os.replace(new, path)
 
 

@@ -6,6 +6,7 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import os
+import re
 from pathlib import Path
 
 DISTRIBUTION = "llama-cpp-python"
@@ -38,4 +39,7 @@ def ggml_version() -> str:
     except (OSError, AttributeError) as error:
         raise ImportError(f"{DISTRIBUTION}'s ggml does not say its version: {error}") from error
     function.restype = ctypes.c_char_p
-    return function().decode()
+    text = function() or b""
+    if not re.fullmatch(rb"[\w.+-]+", text):  # it becomes the name of a folder
+        raise ImportError(f"{DISTRIBUTION}'s ggml says that its version is {text!r}")
+    return text.decode()

@@ -23,5 +23,16 @@ def sources() -> tuple[Path, Path]:
 
 def plugin(ggml_version: str) -> Path:
     """Returns where the plug-in for a version of ggml and the loaded library is, or is to be."""
-    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share"
-    return Path(home, "flashattn/ggml", f"{ggml_version}-{device.version()}", _NAME)
+    return _data_home() / "flashattn/ggml" / f"{ggml_version}-{device.version()}" / _NAME
+
+
+def _data_home() -> Path:
+    """Returns the folder of a user's data. The convention of XDG_DATA_HOME ignores relative paths.
+    Raises FileNotFoundError."""
+    named = Path(os.environ.get("XDG_DATA_HOME") or "")
+    if named.is_absolute():
+        return named
+    try:
+        return Path.home() / ".local/share"
+    except RuntimeError as error:
+        raise FileNotFoundError(f"there is no folder for it: set XDG_DATA_HOME ({error})") from None
