@@ -82,8 +82,8 @@ static void skip_value(gguf_t *f, uint32_t type) {
     }
 }
 
-/* Returns the length of an axis, behind axes of `before` elements. An element has more than a bit in
- * the file, whatever its type, and so the number of a tensor's elements cannot overflow. */
+/* Returns the length of an axis, behind axes of `before` elements. An element has more than a bit
+ * in the file, whatever its type, and so the number of a tensor's elements cannot overflow. */
 static int64_t take_length(gguf_t *f, int64_t before) {
     const uint64_t length = take_u64(f);
     if (length == 0 || length > 8 * (uint64_t)f->size / (uint64_t)before)
