@@ -8,11 +8,13 @@
 
 #include <xla/ffi/api/c_api.h>
 
-/* These attributes are what flash_forward_args_t and flash_mask_t have under the same names;
- * src/xla/xla_forward.h lists them. One that is not given is 0. */
+/* These attributes are what flash_forward_args_t and flash_mask_t have under the same names, and
+ * what no element of XLA's says of K and V; src/xla/xla_forward.h lists them. One that is not given
+ * is 0. */
 typedef struct attributes {
     int64_t attention_chunk;
     int64_t flags;
+    int64_t k_dtype;
     int64_t mask_flags;
     int64_t mask_keys;
     int64_t n_multiprocessors;
@@ -21,6 +23,8 @@ typedef struct attributes {
     int64_t seqlen_q;
     float softcap;
     float softmax_scale;
+    int64_t v_columns;
+    int64_t v_dtype;
     int64_t window_left;
     int64_t window_right;
 } attributes_t;

@@ -22,6 +22,58 @@ static bool has_ragged_keys(const call_t *call) {
     return is_given(call, OPERAND_CU_SEQLENS_K) && !is_paged(call);
 }
 
+/* ---- Types of K and V ---- */
+
+/* Returns the bytes of a quantised block; 0 for a type that has none. */
+static int64_t block_bytes(int32_t dtype) {
+    return dtype == FLASH_DTYPE_Q8_0   ? FLASH_Q8_0_BYTES
+           : dtype == FLASH_DTYPE_Q4_0 ? FLASH_Q4_0_BYTES
+                                       : 0;
+}
+
+/* Returns the elements of a row of so many columns. */
+static int64_t row_elements(int32_t dtype, int64_t columns) {
+    const int64_t block = block_bytes(dtype);
+    return dtype == FLASH_DTYPE_LATENT_E4M3 ? FLASH_LATENT_TOKEN_BYTES
+           : block != 0                     ? columns / FLASH_QUANT_BLOCK * block
+                                            : columns;
+}
+
+/* Sets the type of K or V: that of its elements, or what an attribute says of its bytes. */
+static flash_status_t set_key_dtype(const call_t *call, enum operand operand, int64_t named,
+                                    int32_t *dtype) {
+    const XLA_FFI_Buffer *buffer = call->operands.of[operand];
+    const bool is_bytes = buffer->dtype == XLA_FFI_DataType_U8;
+    const bool is_name =
+        named == FLASH_DTYPE_LATENT_E4M3 || named == FLASH_DTYPE_Q8_0 || named == FLASH_DTYPE_Q4_0;
+    FLASH_REQUIRE(is_bytes ? is_name : named == 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s has elements of XLA's type %d, and the attribute %s_dtype is %lld",
+                  operand_name(operand), (int)buffer->dtype, operand_name(operand),
+                  (long long)named);
+    *dtype = is_bytes ? (int32_t)named : buffer_dtype(buffer);
+    return FLASH_SUCCESS;
+}
+
+/* Says whether V is K's first columns. */
+static bool v_is_k(const call_t *call) {
+    return call->attributes.v_columns != 0;
+}
+
+/* Returns the columns of a row of V. */
+static int64_t columns_of_v(const call_t *call) {
+    const int64_t elements = buffer_length(call->operands.of[OPERAND_V], -1);
+    const int64_t block = block_bytes(call->args.v.dtype);
+    if (v_is_k(call))
+        return call->attributes.v_columns;
+    return block != 0 ? elements / block * FLASH_QUANT_BLOCK : elements;
+}
+
+/* Returns the length of the last axis of the operand v. */
+static int64_t elements_of_v(const call_t *call) {
+    const flash_forward_args_t *args = &call->args;
+    return row_elements(args->v.dtype, v_is_k(call) ? args->d_head : args->d_head_v);
+}
+
 /* ---- Q, K, V and the results ---- */
 
 static flash_tensor_t tensor(const XLA_FFI_Buffer *buffer) {
@@ -50,20 +102,21 @@ static void set_sizes(call_t *call) {
     args->n_heads = buffer_length(q, -2);
     args->n_heads_kv = buffer_length(k, -2);
     args->d_head = buffer_length(q, -1);
-    args->d_head_v = buffer_length(call->operands.of[OPERAND_V], -1);
+    args->d_head_v = columns_of_v(call);
 }
 
 static flash_status_t check_keys(const call_t *call) {
     const XLA_FFI_Buffer *k = call->operands.of[OPERAND_K], *v = call->operands.of[OPERAND_V];
     const flash_forward_args_t *args = &call->args;
     const int64_t tokens = buffer_length(k, -3), entries = buffer_length(k, 0);
+    const int64_t of_k = row_elements(args->k.dtype, args->d_head), of_v = elements_of_v(call);
     if (has_ragged_keys(call)) {
-        FLASH_TRY(SHAPE_CHECK(k, "k", tokens, args->n_heads_kv, args->d_head));
-        return SHAPE_CHECK(v, "v", tokens, args->n_heads_kv, args->d_head_v);
+        FLASH_TRY(SHAPE_CHECK(k, "k", tokens, args->n_heads_kv, of_k));
+        return SHAPE_CHECK(v, "v", tokens, args->n_heads_kv, of_v);
     }
     const int64_t batch = is_paged(call) ? entries : args->batch;
-    FLASH_TRY(SHAPE_CHECK(k, "k", batch, tokens, args->n_heads_kv, args->d_head));
-    return SHAPE_CHECK(v, "v", batch, tokens, args->n_heads_kv, args->d_head_v);
+    FLASH_TRY(SHAPE_CHECK(k, "k", batch, tokens, args->n_heads_kv, of_k));
+    return SHAPE_CHECK(v, "v", batch, tokens, args->n_heads_kv, of_v);
 }
 
 static flash_status_t check_ragged_rows(const call_t *call) {
@@ -88,17 +141,40 @@ static flash_status_t check_rows(const call_t *call) {
                                  : SHAPE_CHECK(operands->lse, "LSE", batch, n_heads, seqlen);
 }
 
+static flash_status_t check_v_columns(const call_t *call) {
+    const flash_forward_args_t *args = &call->args;
+    const int64_t columns = call->attributes.v_columns;
+    FLASH_REQUIRE(columns >= 0 && columns <= args->d_head, FLASH_ERROR_INVALID_ARGUMENT,
+                  "v_columns is %lld: not 0 to %lld, those of k", (long long)columns,
+                  (long long)args->d_head);
+    FLASH_REQUIRE(
+        columns != 0 || args->v.dtype != FLASH_DTYPE_LATENT_E4M3, FLASH_ERROR_INVALID_ARGUMENT,
+        "v_dtype is %d and v_columns 0: latent tokens are k and v at once", args->v.dtype);
+    FLASH_REQUIRE(columns == 0 || args->k.dtype == args->v.dtype, FLASH_ERROR_INVALID_ARGUMENT,
+                  "v_columns is %lld, k.dtype %d and v.dtype %d: v is k then", (long long)columns,
+                  args->k.dtype, args->v.dtype);
+    return FLASH_SUCCESS;
+}
+
 static flash_status_t set_tensors(call_t *call) {
     const operands_t *operands = &call->operands;
     flash_forward_args_t *args = &call->args;
+    int32_t of_k, of_v;
+    FLASH_TRY(set_key_dtype(call, OPERAND_K, call->attributes.k_dtype, &of_k));
+    FLASH_TRY(set_key_dtype(call, OPERAND_V, call->attributes.v_dtype, &of_v));
+    args->k.dtype = of_k;
+    args->v.dtype = of_v;
     set_sizes(call);
+    FLASH_TRY(check_v_columns(call));
     FLASH_REQUIRE(args->batch >= 0, FLASH_ERROR_INVALID_ARGUMENT,
                   "cu_seqlens_q is empty: batch + 1 values, from 0 on");
     FLASH_TRY(check_rows(call));
     FLASH_TRY(check_keys(call));
     args->q = tensor(operands->of[OPERAND_Q]);
     args->k = tensor(operands->of[OPERAND_K]);
-    args->v = tensor(operands->of[OPERAND_V]);
+    args->v = tensor(operands->of[v_is_k(call) ? OPERAND_K : OPERAND_V]);
+    args->k.dtype = of_k;
+    args->v.dtype = of_v;
     args->o = tensor(operands->o);
     args->dtype = args->o.dtype;
     args->lse = operands->lse == NULL ? NULL : operands->lse->data;

@@ -19,8 +19,8 @@ typedef struct {
 
 static const kind_t KINDS[OPERANDS] = {
     [OPERAND_Q] = {"q", NUMBERS, 3, 4},
-    [OPERAND_K] = {"k", NUMBERS | BIT(F8E4M3FN), 3, 4},
-    [OPERAND_V] = {"v", NUMBERS | BIT(F8E4M3FN), 3, 4},
+    [OPERAND_K] = {"k", NUMBERS | BIT(F8E4M3FN) | BIT(U8), 3, 4},
+    [OPERAND_V] = {"v", NUMBERS | BIT(F8E4M3FN) | BIT(U8), 3, 4},
     [OPERAND_CU_SEQLENS_Q] = {"cu_seqlens_q", INDICES, 1, 1},
     [OPERAND_CU_SEQLENS_K] = {"cu_seqlens_k", INDICES, 1, 1},
     [OPERAND_PAGE_TABLE] = {"page_table", INDICES, 1, 2},

@@ -13,14 +13,13 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 from flashattn._argument_list import ARRAYS  # noqa: E402
 from flashattn.jax import flash_attention  # noqa: E402
+from memory import LATENT  # noqa: E402
 from problems import AttentionProblem  # noqa: E402
 
 
 def keywords(options: dict[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """Returns the arrays, as numpy has them, and the other keywords, of what is not None. K and V
-    have types of JAX."""
+    """Returns the arrays, as numpy has them, and the other keywords, of what is not None."""
     given = {name: value for name, value in options.items() if value is not None}
-    assert given.pop("kv_dtype", (None, None)) == (None, None)
     arrays = {name: _array(name, given.pop(name)) for name in ARRAYS if name in given}
     return arrays, given
 
@@ -36,9 +35,10 @@ def run_jitted(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns (O, LSE) of a jitted call, every array of which is traced."""
     arrays, numbers = keywords(options)
+    is_latent = LATENT in (numbers.get("kv_dtype") or ())
 
     def attend(q: object, k: object, v: object, more: dict[str, object]) -> object:
-        return flash_attention(q, k, v, return_lse=True, **numbers, **more)
+        return flash_attention(q, k, None if is_latent else v, return_lse=True, **numbers, **more)
 
     return tuple(np.array(x) for x in jax.jit(attend)(*inputs, arrays))
 

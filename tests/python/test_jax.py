@@ -25,9 +25,10 @@ from flashattn._jax.call import OPERANDS  # noqa: E402
 from flashattn.jax import flash_attention  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from jax_cases import run_problem  # noqa: E402
+from memory import LATENT  # noqa: E402
 from paging import KINDS, PagedProblem, make_pages, run_paged  # noqa: E402
 from problems import AttentionProblem, expected, fill_unused, make_inputs, p_type, run  # noqa: E402
-from strategies import attention_problems, random_problems, types_of_arrays  # noqa: E402
+from strategies import attention_problems, random_problems  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 P = AttentionProblem(2, 70, 90, 4, 2, 64, "bfloat16", causal=True)
@@ -46,6 +47,11 @@ PROBLEMS = {
     "e4m3": replace(P, dtype="float8_e4m3fn", k_descale=0.5, v_descale=((1.0, 2.0), (0.5, 1.5))),
     "slopes": replace(P, bias=BiasCase(slopes=2)),
     "decode": AttentionProblem(3, 1, 3000, 8, 2, 64, "bfloat16", seqused_k=(3000, 0, 65)),
+    "q8_0": replace(P, dtype="q8_0", q_dtype="bfloat16"),
+    "q4_0 beside float16": replace(P, dtype="q4_0", v_dtype="float16", d_head_v=32),
+    "latent tokens": AttentionProblem(
+        2, 3, 300, 16, 1, 576, LATENT, "bfloat16", causal=True, seqused_k=(300, 7), d_head_v=512
+    ),
 }  # fmt: skip
 
 
@@ -68,17 +74,21 @@ def test_results_are_the_oracles(p: AttentionProblem) -> None:
     assert_agrees(o, lse, expected(p, inputs, p_type(p, None)), f"replay: {p}")
 
 
-@given(attention_problems(types_of_arrays))
+@given(attention_problems())
 @settings(random_problems, max_examples=40)
 def test_random_problems_have_the_bits_of_the_functions_for_all_arrays(p: AttentionProblem) -> None:
     p = replace(p, layouts=("contiguous",) * 4)
     assert_same_bits(run_problem(p, make_inputs(p)), p, "other bits")
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "q8_0", "latent tokens"])
 @pytest.mark.parametrize("v_apart", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_pages(kind: str, v_apart: bool) -> None:
-    q = PagedProblem(replace(P, seqused_k=(90, 33)), 16, kind, v_apart)
+def test_pages(kind: str, v_apart: bool, name: str) -> None:
+    p = PROBLEMS[name]
+    if v_apart and name == "latent tokens":
+        pytest.skip("v is k")
+    q = PagedProblem(replace(p, seqused_k=p.seqused_k or (90, 33)), 16, kind, v_apart)
     inputs = make_inputs(q.dense)
     pages, options = make_pages(q, inputs)
     found = run_problem(replace(q.p, seqused_k=None), pages, options)
@@ -100,6 +110,74 @@ def test_k_and_v_may_have_two_types() -> None:
     q, k, v = make_inputs(P)
     v = v.astype(np.float16)
     assert np.array_equal(flash_attention(q, k, v), flashattn.flash_attn_func(q, k, v))
+
+
+# ---- V in K's columns ----
+
+COLUMNS = {
+    "bfloat16": AttentionProblem(2, 3, 90, 16, 1, 576, "bfloat16", causal=True, d_head_v=512),
+    "float32": AttentionProblem(2, 40, 90, 4, 2, 64, "float32", d_head_v=40),
+    "q8_0": AttentionProblem(2, 1, 90, 4, 1, 96, "q8_0", d_head_v=64),
+    "e4m3": AttentionProblem(
+        2, 1, 90, 4, 2, 64, "float8_e4m3fn", d_head_v=64, k_descale=0.5, v_descale=0.5
+    ),
+}
+
+
+def _first_columns(p: AttentionProblem) -> tuple[list[np.ndarray], dict[str, object]]:
+    """Returns q, k and the view of k that is v, and keywords."""
+    q, k, _ = make_inputs(p)
+    return [q, k, k[..., : p.v_shape[-1]]], {
+        name: value for name, value in p.call_options().items() if value is not None
+    }
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_v_may_be_the_first_columns_of_k(name: str) -> None:
+    p = COLUMNS[name]
+    (q, k, v), options = _first_columns(p)
+    expected = flashattn.flash_attn_func(q, k, v, return_lse=True, **options)
+    attend = jax.jit(
+        lambda q, k: flash_attention(q, k, None, d_head_v=p.d_head_v, return_lse=True, **options)
+    )
+    found = attend(q, k)
+    assert all(np.array_equal(own, other) for own, other in zip(found, expected))
+    assert " slice(" not in attend.lower(q, k).compile().as_text()
+
+
+def test_v_in_ks_columns_under_vmap() -> None:
+    p = COLUMNS["float32"]
+    (q, k, v), _ = _first_columns(p)
+    q, k, v = (np.stack([x, x[::-1]]) for x in (q, k, v))
+    expected = [flashattn.flash_attn_func(*x) for x in zip(q, k, v)]
+    attend = jax.vmap(lambda q, k: flash_attention(q, k, None, d_head_v=p.d_head_v))
+    assert np.array_equal(attend(q, k), expected)
+
+
+@pytest.mark.parametrize("name", ["q8_0", "latent tokens"])
+def test_bytes_under_vmap(name: str) -> None:
+    p = replace(PROBLEMS[name], seqused_k=None)
+    q, k, v = make_inputs(p)
+    v = None if name == "latent tokens" else v
+    kv_dtype = p.call_options()["kv_dtype"]
+    one = flash_attention(q, k, v, kv_dtype=kv_dtype)
+    two = jax.vmap(
+        lambda q, k, v: flash_attention(q, k, v, kv_dtype=kv_dtype),
+        in_axes=(0, 0, None if v is None else 0),
+    )(*(None if x is None else jnp.stack([x, x]) for x in (q, k, v)))
+    assert (two == one).all()
+
+
+def test_latent_tokens_are_k_and_v() -> None:
+    p = PROBLEMS["latent tokens"]
+    q, k, _ = make_inputs(p)
+    options = {"kv_dtype": "latent_e4m3", "causal": True}
+    k = jnp.asarray(k)
+    o = flash_attention(q, k, None, **options)
+    assert (flash_attention(q, k, k, d_head_v=512, **options) == o).all()
+
+
+# ---- Masks ----
 
 
 @pytest.mark.parametrize("ragged", [False, True])
@@ -170,6 +248,7 @@ def test_the_number_of_threads_may_change_after_compilation() -> None:
 def test_arguments_are_those_of_the_list() -> None:
     parameters = list(inspect.signature(flash_attention).parameters.values())[3:]
     listed = {x.name: x.default for x in (*ATTENTION, *OUTPUTS) if x.name not in ("out", "lse")}
+    listed |= {"kv_dtype": None, "d_head_v": None}
     assert {x.name: x.default for x in parameters} == listed
 
 

@@ -21,6 +21,7 @@ from flashattn.jax import TARGET, flash_attention  # noqa: E402
 
 Q = np.ones((2, 5, 4, 8), np.float32)
 K = np.ones((2, 7, 2, 8), np.float32)
+BYTES = np.zeros((2, 7, 2, 34), np.uint8)  # rows of a block of q8_0
 
 
 def int32(*values: int) -> np.ndarray:
@@ -46,6 +47,34 @@ WRONG = {
     "lengths": ((Q, K, K), {"seqused_k": int32(1, 2, 3)}, "seqused_k has 3 values"),
     "ragged without a bound": ((Q[0], K, K), {"cu_seqlens_q": int32(0, 3, 5)}, "max_seqlen_q"),
     "pages without lengths": ((Q, K, K), {"page_table": int32(0, 1).reshape(2, 1)}, "seqused_k"),
+    "no v": ((Q, K, None), {}, "v is None, and d_head_v None: not a number of columns"),
+    "no columns": ((Q, K, None), {"d_head_v": 0}, "v is None, and d_head_v 0"),
+    "more columns": ((Q, K, None), {"d_head_v": 9}, "d_head_v is 9: k has 8 columns"),
+    "v and columns": ((Q, K, K), {"d_head_v": 8}, "d_head_v is 8, and v is given"),
+    "no such type": ((Q, K, K), {"kv_dtype": "q5_0"}, "kv_dtype is 'q5_0': not"),
+    "no bytes": ((Q, K, K), {"kv_dtype": "q8_0"}, "k is float32: with kv_dtype 'q8_0' it is uint8"),
+    "no type": ((Q, *[BYTES] * 2), {}, "k is uint8.*no kv_dtype"),
+    "blocks of other columns": ((Q, *[BYTES] * 2), {"kv_dtype": "q8_0"}, "k has d_head .* 32, q"),
+    "half a block": (
+        (Q, BYTES, None),
+        {"kv_dtype": "q8_0", "d_head_v": 16},
+        "16 columns are not a multiple of 32",
+    ),
+    "two types of one array": (
+        (Q, BYTES, None),
+        {"kv_dtype": ("q8_0", "q4_0"), "d_head_v": 32},
+        "v has the type of k",
+    ),
+    "latent v": (
+        (Q, np.zeros((2, 7, 1, 656), np.uint8), np.zeros((2, 7, 1, 656), np.uint8)),
+        {"kv_dtype": "latent_e4m3"},
+        "v is k itself, or None",
+    ),
+    "latent columns": (
+        (Q, np.zeros((2, 7, 1, 656), np.uint8), None),
+        {"kv_dtype": "latent_e4m3", "d_head_v": 500},
+        "d_head_v is 500: kv_dtype 'latent_e4m3' has 512",
+    ),
     "no kernel": ((Q, *[K.astype(np.float16)] * 2), {"out_dtype": "bfloat16"}, "no kernel"),
 }
 
@@ -67,17 +96,19 @@ def test_a_wrong_argument_is_refused_before_it_runs(name: str) -> None:
         ("attention_chunk", 3),
         ("mask_keys", 3),
         ("n_multiprocessors", 1),
+        ("d_head_v", 8),
         ("return_lse", True),
     ],
 )
 def test_a_traced_number_is_refused_by_name(name: str, value: Any) -> None:
     more = {"attn_mask": np.zeros((5, 3), np.float32)} if name == "mask_keys" else {}
-    call = jax.jit(lambda x: flash_attention(Q, K, K, **{name: x}, **more))
+    v = None if name == "d_head_v" else K
+    call = jax.jit(lambda x: flash_attention(Q, K, v, **{name: x}, **more))
     with pytest.raises((ValueError, TypeError), match=name):
         call(value)
 
 
-@pytest.mark.parametrize("name", ["out", "lse", "workspace", "config", "kv_dtype"])
+@pytest.mark.parametrize("name", ["out", "lse", "workspace", "config"])
 def test_arguments_that_jax_cannot_have_are_refused(name: str) -> None:
     with pytest.raises(TypeError, match=name):
         flash_attention(Q, K, K, **{name: None})
@@ -156,6 +187,14 @@ HANDLED = {
     "no q": ({"operands": np.int64(6)}, "without q, k or v"),
     "missing": ({"operands": np.int64(15)}, "cu_seqlens_q is one of the operands"),
     "unknown operand": ({"operands": np.int64(7 | 1 << 40)}, "more than this library"),
+    "a name for numbers": (
+        {"operands": np.int64(7), "k_dtype": np.int64(6)},
+        "the attribute k_dtype is 6",
+    ),
+    "more columns than k has": (
+        {"operands": np.int64(7), "v_columns": np.int64(9)},
+        "v_columns is 9: not 0 to 8",
+    ),
 }
 
 
@@ -177,6 +216,10 @@ SHAPES = {
     "k of another d_head": (changed("k", (2, 7, 2, 9)), "k has length 9 along axis 3, not 8"),
     "v of other tokens": (changed("v", (2, 6, 2, 8)), "v has length 6 along axis 1, not 7"),
     "k of int8": (changed("k", (2, 7, 2, 8), np.int8), "k has elements of XLA's type"),
+    "bytes without a name": (
+        changed("k", (2, 7, 2, 34), np.uint8),
+        "k has elements .*, and the attribute k_dtype is 0",
+    ),
     "few lengths": (changed("seqused_k", (1,)), "seqused_k has length 1 along axis 0, not 2"),
     "lengths of two axes": (changed("seqused_k", (1, 2)), "seqused_k has 2 axes: not 1 to 1"),
     "few slopes": (changed("alibi_slopes", (3,)), "alibi_slopes has length 3"),
@@ -187,6 +230,23 @@ SHAPES = {
     "short table": (changed("page_table", (1, 2)), "page_table has 1 rows for a batch of 2"),
     "v_page_table alone": (changed("v_page_table", (2, 1)), "v_page_table is given without"),
 }
+
+
+@pytest.mark.parametrize(
+    ("row", "dtype", "words"),
+    [
+        (35, 6, "k has length 35 along axis 3, not 34"),
+        (34, 7, "k has length 34 along axis 3, not 18"),
+        (34, 5, "v_columns 0: latent tokens are k and v at once"),
+        (34, 4, "the attribute k_dtype is 4"),
+    ],
+)
+def test_the_handlers_refuse_rows_of_other_bytes(row: int, dtype: int, words: str) -> None:
+    q, k = np.ones((2, 5, 4, 32), np.float32), np.zeros((2, 7, 2, row), np.uint8)
+    named = {"k_dtype": np.int64(dtype), "v_dtype": np.int64(dtype)}
+    o = jax.ShapeDtypeStruct((2, 5, 4, 512 if dtype == 5 else 32), np.float32)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=words):
+        custom_call(q, k, k, results=[o, NO_BYTES], operands=np.int64(7), **named)
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -18,7 +18,7 @@ import jax
 from . import _numbers
 from ._jax.arrays import given_arrays, prepared
 from ._jax.attention import attention
-from ._jax.call import Call, canonical, numbers_of, problem_of
+from ._jax.call import Call, canonical, keys_of, numbers_of, problem_of
 from ._jax.primitive import TARGET
 
 __all__ = ["TARGET", "flash_attention"]
@@ -27,7 +27,7 @@ __all__ = ["TARGET", "flash_attention"]
 def flash_attention(
     q: jax.Array,
     k: jax.Array,
-    v: jax.Array,
+    v: jax.Array | None,
     *,
     cu_seqlens_q: jax.Array | None = None,
     cu_seqlens_k: jax.Array | None = None,
@@ -57,6 +57,8 @@ def flash_attention(
     n_multiprocessors: int = 0,
     return_lse: bool = False,
     out_dtype: Any = None,
+    kv_dtype: str | tuple[str | None, str | None] | None = None,
+    d_head_v: int | None = None,
 ) -> Any:
     """O = softmax(softmax_scale * Q K^T, masked) V.
 
@@ -67,6 +69,9 @@ def flash_attention(
     and v_descale, and out_dtype may also be a type of jax.numpy. What the arrays do not cover is
     not written: rows of O and LSE beyond seqused_q hold anything.
 
+    v may be None: V is the first d_head_v columns of K then, as in latent attention (MLA), and is
+    not copied out of it. With kv_dtype "latent_e4m3" v is None or k itself, and d_head_v 512.
+
     Returns O, or (O, LSE) with return_lse. Raises ValueError (shapes, types, values) and TypeError
     (not an array, not a number) while it is traced, and, while it is compiled, NotImplementedError
     where no kernel serves it on the platform. What only data says, such as lengths, fails when it
@@ -74,11 +79,14 @@ def flash_attention(
     there is no backward pass.
     """
     options = locals()  # all arguments, by their names
+    keys = keys_of(k, v, kv_dtype, d_head_v)
     arrays, numbers = given_arrays(options), numbers_of(options)
+    if keys.v_is_k:
+        arrays["v"] = arrays["k"]
     out_dtype = None if out_dtype is None else jax.numpy.dtype(out_dtype).name
-    problem = problem_of(arrays, {**numbers, "out_dtype": out_dtype})
+    problem = problem_of(arrays, {**numbers, "out_dtype": out_dtype}, keys)
     wants_lse = _numbers.is_true("return_lse", return_lse)
     operands = prepared(arrays, problem)
-    call = Call(tuple(operands), canonical(numbers), out_dtype, wants_lse)
+    call = Call(tuple(operands), canonical(numbers), out_dtype, wants_lse, keys)
     results = attention(call)(*operands.values())
     return tuple(results) if wants_lse else results[0]

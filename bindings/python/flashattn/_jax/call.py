@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _abi, _argument_list
+from .. import _abi, _argument_list, _numbers, latent, quant_blocks
 from .._argument_list import ATTENTION, MEMBERS
 from .._attention import workspace_size
 from .._problem import Problem
+from .._tensor import parts_of_kv_dtype
 
 # OPERANDS is the order in which arrays are passed, which the library's handlers have too.
 OPERANDS = ("q", "k", "v", *_argument_list.ARRAYS)
@@ -30,22 +31,79 @@ _INTEGERS = (
 _REALS = tuple(x.name for x in MEMBERS if x.kind in (_argument_list.POSITIVE, _argument_list.CAP))
 
 
+class Keys(NamedTuple):
+    """Says what the arrays of K and V do not.
+
+    kv_dtype   as the functions for all arrays have it: the type of arrays of bytes
+    v_columns  V is the first columns of K, so many, and its array is K's; 0: V has its own
+    """
+
+    kv_dtype: Any = None
+    v_columns: int = 0
+
+    @property
+    def dtypes(self) -> tuple[str | None, str | None]:
+        return parts_of_kv_dtype(self.kv_dtype)
+
+    @property
+    def v_is_k(self) -> bool:
+        return self.v_columns != 0
+
+    def width_of_v(self, elements: int) -> int:
+        """Returns the columns of V, the last axis of whose array has so many elements."""
+        of_v = self.dtypes[1]
+        if self.v_is_k:
+            return self.v_columns
+        return elements if of_v is None else quant_blocks.columns(elements, of_v)
+
+    def values_in(self, k: Any) -> Any:
+        """Returns the part of K's array that V is."""
+        of_k = self.dtypes[0]
+        if of_k == latent.KV_DTYPE:
+            return k
+        return k[
+            ..., : self.v_columns if of_k is None else quant_blocks.row_bytes(self.v_columns, of_k)
+        ]
+
+
+def keys_of(k: Any, v: Any, kv_dtype: Any, d_head_v: Any) -> Keys:
+    """Returns what a call says of its keys. Raises ValueError where that cannot be."""
+    of_k, of_v = parts_of_kv_dtype(kv_dtype)
+    columns = _numbers.bound("d_head_v", d_head_v)
+    if latent.KV_DTYPE in (of_k, of_v):
+        if v is not None and v is not k:
+            raise ValueError(f"kv_dtype is {kv_dtype!r}: v is k itself, or None")
+        if columns not in (None, latent.CODES):
+            raise ValueError(f"d_head_v is {columns}: kv_dtype {kv_dtype!r} has {latent.CODES}")
+        return Keys(kv_dtype, latent.CODES)
+    if v is not None:
+        if columns is not None:
+            raise ValueError(f"d_head_v is {columns}, and v is given, whose last axis says it")
+        return Keys(kv_dtype)
+    if columns is None or columns < 1:
+        raise ValueError(f"v is None, and d_head_v {columns}: not a number of columns of k")
+    if of_k != of_v:
+        raise ValueError(f"v is None, and kv_dtype {kv_dtype!r}: v has the type of k")
+    return Keys(kv_dtype, columns)
+
+
 class Call(NamedTuple):
     """Holds what of a call does not change with shapes: it can be hashed.
 
     operands  names of the arrays, in the order of OPERANDS
-    numbers   (name, value) of each argument that is no array
+    numbers   (name, value) of each other argument of the list
     """
 
     operands: tuple[str, ...]
     numbers: tuple[tuple[str, Any], ...]
     out_dtype: str | None
     return_lse: bool
+    keys: Keys
 
     def problem(self, arrays: Sequence[Any]) -> Problem:
         """Returns the call's problem for arrays, or avals, of these shapes and types."""
         numbers = {**dict(self.numbers), "out_dtype": self.out_dtype}
-        return problem_of(dict(zip(self.operands, arrays)), numbers)
+        return problem_of(dict(zip(self.operands, arrays)), numbers, self.keys)
 
     def attributes(self, problem: Problem) -> dict[str, np.generic]:
         """Returns the attributes of the custom call. Those that are 0 are left out."""
@@ -55,17 +113,26 @@ class Call(NamedTuple):
         if args.mask is not None:
             mask = ctypes.cast(args.mask, ctypes.POINTER(_abi.flash_mask_t)).contents
             integers |= {"mask_keys": mask.n_keys, "mask_flags": mask.flags}
+        of_k, of_v = self.keys.dtypes
+        integers["k_dtype"] = 0 if of_k is None else args.k.dtype
+        integers["v_dtype"] = 0 if of_v is None else args.v.dtype
+        integers["v_columns"] = self.keys.v_columns
         found = {name: np.int64(value) for name, value in integers.items()}
         found |= {name: np.float32(getattr(args, name)) for name in _REALS}
         return {name: value for name, value in sorted(found.items()) if value != 0}
 
 
-def problem_of(arrays: Mapping[str, Any], numbers: Mapping[str, Any]) -> Problem:
+def problem_of(arrays: Mapping[str, Any], numbers: Mapping[str, Any], keys: Keys) -> Problem:
     """Returns the problem of arrays, or avals, by name, and of the other arguments that describe
     it. Raises what a call of the functions for all arrays would raise for them."""
     stand_ins = {name: _stand_in(name, array, arrays) for name, array in arrays.items()}
     q, k, v = (stand_ins.pop(name) for name in ("q", "k", "v"))
-    return Problem(q, k, v, {**stand_ins, **numbers})
+    if keys.v_is_k:
+        v = keys.values_in(k)
+    problem = Problem(q, k, v, {**stand_ins, **numbers, "kv_dtype": keys.kv_dtype})
+    if keys.v_is_k and problem.args.d_head_v != keys.v_columns:
+        raise ValueError(f"d_head_v is {keys.v_columns}: k has {problem.args.d_head} columns")
+    return problem
 
 
 def workspace_bytes(problem: Problem, device: int) -> int:

@@ -47,7 +47,12 @@ def _results(*avals: ShapedArray, call: Call) -> list[ShapedArray]:
     dtype = q.dtype if call.out_dtype is None else jax.numpy.dtype(call.out_dtype)
     *batch, seqlen, n_heads, _ = q.shape
     *of_batch, _, of_heads, _ = q.sharding.spec
-    o = _like(q, (*batch, seqlen, n_heads, v.shape[-1]), dtype, (*of_batch, None, of_heads, None))
+    o = _like(
+        q,
+        (*batch, seqlen, n_heads, call.keys.width_of_v(v.shape[-1])),
+        dtype,
+        (*of_batch, None, of_heads, None),
+    )
     if not call.return_lse:
         return [o]
     shape, spec = (*batch, n_heads, seqlen), (*of_batch, of_heads, None)
