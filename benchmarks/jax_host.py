@@ -7,7 +7,8 @@ JAX itself, by hand:
 Problems are so small that hardly anything is left but the call. The ways take turns in bursts that
 end when their results are there, and the least processor time of a burst counts, since processors
 do other work meanwhile. On the CPU that is the whole call, on a CUDA device what the host does of
-it. The time of `library` is that of the C function alone, as the handler calls it.
+it. The time of `library` is that of the C function alone, as the handler calls it, and that of
+`prepare` of flash_prepare(), which the handler calls before each execution on a CUDA device.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ import flashattn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flashattn._library import library
+from flashattn import _abi
+from flashattn._library import check, library
 from flashattn._problem import Problem
 from flashattn.jax import flash_attention
 
 _BURST = 50
+_CUDA = _abi.FLASH_DEVICE_CUDA_CURRENT
 
 
 def make_calls() -> dict[str, Callable[[], Any]]:
@@ -51,6 +54,7 @@ def make_calls() -> dict[str, Callable[[], Any]]:
         "the same with LSE": lambda: with_lse(q, k, k),
         "the same with pages": lambda: in_pages(q, pool, pool, table, lengths),
         **of_library,
+        "prepare": prepare_call(q, k, _abi.FLASH_DEVICE_CPU if on_host else _CUDA),
     }
 
 
@@ -63,6 +67,16 @@ def library_call() -> Callable[[], None]:
     problem.args.workspace, problem.args.workspace_size = memory.ctypes.data, memory.nbytes
     forward, args, kept = library().flash_forward, ctypes.byref(problem.args), (q, k, out, memory)
     return lambda: forward(args, None, None) and kept
+
+
+def prepare_call(q: jax.Array, k: jax.Array, device: int) -> Callable[[], None]:
+    """Returns the call of flash_prepare() for the same problem, of which it reads no data."""
+    stand_ins = [np.zeros(x.shape, x.dtype) for x in (q, k, k)]
+    problem = Problem(*stand_ins, {"causal": True})
+    problem.args.device = device
+    prepare, args = library().flash_prepare, ctypes.byref(problem.args)
+    check(prepare(args, None))
+    return lambda: prepare(args, None) and problem
 
 
 def time_of(call: Callable[[], Any]) -> float:

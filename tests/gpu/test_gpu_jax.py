@@ -21,8 +21,9 @@ import jax.numpy as jnp  # noqa: E402
 from bias_cases import BiasCase  # noqa: E402
 from expectation import assert_agrees  # noqa: E402
 from flashattn.jax import flash_attention  # noqa: E402
-from gpu_problems import run  # noqa: E402
+from gpu_problems import configs_for, run  # noqa: E402
 from jax_cases import run_problem  # noqa: E402
+from memory import LATENT  # noqa: E402
 from paging import PagedProblem, make_pages  # noqa: E402
 from problems import AttentionProblem, expected, fill_unused, make_inputs  # noqa: E402
 
@@ -85,6 +86,35 @@ def test_pages(kind: str, p: AttentionProblem) -> None:
     pages, options = make_pages(q, inputs)
     o, lse = run_problem(replace(p, seqused_k=None), pages, options)
     assert_agrees(o, lse, expected(q.dense, inputs, p.dtype), f"replay: {q}")
+
+
+MLA = AttentionProblem(4, 1, 3000, 16, 1, 576, "bfloat16", causal=True, d_head_v=512)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_v_may_be_the_first_columns_of_k(dtype: str) -> None:
+    """The memory of V is K's, as kernels of latent attention need it."""
+    p = replace(MLA, dtype=dtype)
+    q, k, _ = make_inputs(p)
+    attend = jax.jit(
+        lambda q, k: flash_attention(q, k, None, d_head_v=512, causal=True, return_lse=True)
+    )
+    o, lse = map(np.array, attend(q, k))
+    wanted = expected(p, [q, k, k[..., :512]], p.dtype)
+    assert_agrees(o, lse, wanted, f"replay: {p}")
+
+
+def test_latent_tokens() -> None:
+    p = replace(MLA, dtype=LATENT, q_dtype="bfloat16", seqused_k=(3000, 17, 0, 900))
+    if not configs_for(p):
+        pytest.skip("no kernel here serves latent tokens")
+    run_and_compare(p)
+
+
+def test_quantised_blocks_are_refused_by_name() -> None:
+    q, k, v = make_inputs(replace(P, dtype="q8_0", q_dtype="bfloat16"))
+    with pytest.raises(NotImplementedError, match="Q8_0"):
+        flash_attention(q, k, v, kv_dtype="q8_0")
 
 
 def test_vmap_and_scan() -> None:
