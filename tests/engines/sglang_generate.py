@@ -37,6 +37,7 @@ def by_sglang(options: argparse.Namespace) -> dict[str, list]:
         device="cpu",
         attention_backend=options.backend,
         page_size=options.page_size,
+        enable_torch_compile=options.torch_compile,
         max_total_tokens=2048,
         max_running_requests=4,
         chunked_prefill_size=64,  # prompts come in chunks
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("backend", help="of SGLang, or: transformers")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--page-size", type=int, default=1)
+    parser.add_argument("--torch-compile", action="store_true")
     options = parser.parse_args()
     by = by_transformers if options.backend == "transformers" else by_sglang
     print(json.dumps(by(options)))

@@ -93,6 +93,19 @@ def test_tokens_are_those_of_another_backend(
     assert len({tuple(x) for x in found["tokens"]}) > 1
 
 
+def test_what_is_not_served_is_said_before_sglang_serves(models: Path, installed: Path) -> None:
+    command = [sys.executable, FOLDER / "sglang_generate.py", models / "llama", "flashattn"]
+    done = subprocess.run(
+        [*command, "--torch-compile"],
+        env=_environment(installed, installed / "counts"),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    reason = "decoding is to be compiled on the CPU (--enable-torch-compile)"
+    assert f"flashattn.sglang does not serve this: {reason}" in done.stderr
+
+
 def test_o_over_other_pools(models: Path, installed: Path) -> None:
     """SGLang has no pool of e4m3 on a processor without AMX, and none of layers with windows for
     these models: its layer, its pools and its batches compute a step by themselves."""
