@@ -16,6 +16,6 @@ MODELS = {"llama": {}, "qwen3": {}, "gemma2": {"hidden_act": "gelu_pytorch_tanh"
 
 if __name__ == "__main__":
     for name, own in MODELS.items():
-        family, fields = vllm_models.MODELS[name]
-        vllm_models.MODELS[name] = (family, {**fields, **own})
+        *classes, fields = vllm_models.MODELS[name]
+        vllm_models.MODELS[name] = (*classes, {**fields, **own})
         vllm_models.make(name, Path(sys.argv[1]))

@@ -1,6 +1,6 @@
-"""vLLM with the backend, on the CPU, beside vLLM with its own: the same tokens of small random
-models of several families, greedy, with chunks of prompts, prefixes that are in the cache, and a
-cache of e4m3. vLLM finds the backend by an entry point, as that of the wheel."""
+"""vLLM with the backend, on the CPU, beside vLLM with its own: the same tokens and embeddings of
+small random models of several families, with chunks of prompts, prefixes that are in the cache,
+drafts, and a cache of e4m3. vLLM finds the backend by an entry point, as that of the wheel."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
-N_LAYERS = 3
 
 
 @pytest.fixture(scope="module")
@@ -38,40 +38,119 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _run(model: Path, installed: Path, wanted: str, *options: str) -> dict[str, object]:
+def _run(program: str, model: Path, installed: Path, wanted: str, *options: str) -> dict:
+    """Runs tests/engines/vllm_PROGRAM.py, and returns what it prints."""
     paths = [str(installed), str(ROOT / "bindings/python")]
     environment = {**os.environ, "FLASHATTN_VLLM": wanted, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, FOLDER / "vllm_generate.py", model, *options]
+    command = [sys.executable, FOLDER / f"vllm_{program}.py", model, *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def _check_calls(found: dict, layers: int, writers: int) -> None:
+    """Each layer was computed by the library as often as the others, and as often written."""
+    for counts, n in ((found["calls"], layers), (found["writes"], writers)):
+        assert len(counts) == n and len(set(counts.values())) == bool(n), counts
+
+
+def _difference(own: object, found: object) -> float:
+    """Returns the largest difference between the numbers of lists of lists of them."""
+    if isinstance(own, float):
+        return abs(own - found)
+    assert len(own) == len(found)
+    return max(map(_difference, own, found))
+
+
+class Case(NamedTuple):
+    name: str
+    options: tuple[str, ...] = ()
+    layers: int = 3
+    writers: int = 3
+    program: str = "generate"
+
+
+BFLOAT16 = ("--dtype", "bfloat16")
 CASES = {
-    "llama": ("llama",),
-    "llama-bfloat16": ("llama", "--dtype", "bfloat16"),
-    "mistral": ("mistral",),
-    "gemma2": ("gemma2",),
-    "qwen3": ("qwen3",),
-    "gpt_oss": ("gpt_oss", "--dtype", "bfloat16"),
+    "llama": Case("llama"),
+    "llama-bfloat16": Case("llama", BFLOAT16),
+    "mistral": Case("mistral"),
+    "gemma2": Case("gemma2"),
+    "gemma3": Case("gemma3"),
+    "gemma3n": Case("gemma3n", layers=5),
+    "qwen3": Case("qwen3"),
+    "gpt_oss": Case("gpt_oss", BFLOAT16),
+    "bloom": Case("bloom"),
+    # Layers of the decoder, each with attention to itself and to the encoder.
+    "whisper": Case("whisper", layers=6, writers=6, program="transcribe"),
 }
+# Largest differences of logarithms of probabilities, which are about -6 here: logits of bf16 have
+# steps of 4e-3 there, and tokens within a few of them are about as likely as each other.
+TOLERANCES = {(): 1e-4, BFLOAT16: 2e-2}
+
+
+def _check_tokens(own: dict, found: dict, tolerance: float) -> None:
+    """Tokens may part where the two likeliest are closer than the tolerance, and are not compared
+    beyond that."""
+    differences = []
+    for mine, yours, of_mine, of_yours in zip(
+        own["tokens"], found["tokens"], own["likeliest"], found["likeliest"]
+    ):
+        parted = [i for i, pair in enumerate(zip(mine, yours)) if pair[0] != pair[1]][:1]
+        for i in parted:
+            print(f"tokens part at {i}, where the likeliest are {of_mine[i][-2:]}")
+            assert of_mine[i][-1] - of_mine[i][-2] < tolerance
+        end = parted[0] + 1 if parted else len(mine)
+        differences.append(_difference(of_mine[:end], of_yours[:end]))
+    print(f"{sum(found['calls'].values())} calls, largest difference {max(differences):.1e}")
+    assert max(differences) < tolerance
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_tokens_are_those_of_vllms_own_backend(
-    case: tuple[str, ...], models: Path, installed: Path
-) -> None:
-    name, *options = case
-    own = _run(models / name, installed, "0", *options)
-    found = _run(models / name, installed, "1", *options)
+def test_tokens_are_those_of_vllms_own_backend(case: Case, models: Path, installed: Path) -> None:
+    own, found = (
+        _run(case.program, models / case.name, installed, wanted, *case.options)
+        for wanted in ("0", "1")
+    )
     assert own["calls"] == {}
-    calls = found["calls"]
-    assert len(calls) == N_LAYERS and len(set(calls.values())) == 1
-    print(f"{name} {' '.join(options)}: {sum(calls.values())} calls")
-    assert found["tokens"] == own["tokens"]
+    _check_calls(found, case.layers, case.writers)
+    _check_tokens(own, found, TOLERANCES[case.options])
     assert len({tuple(x) for x in own["tokens"]}) > 1
 
 
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_embeddings_are_those_of_vllms_own_backend(
+    name: str, models: Path, installed: Path
+) -> None:
+    """Elements are up to 0.25, and a rounding of fp32 is 3e-8 of that."""
+    own, found = (_run("embed", models / name, installed, wanted) for wanted in ("0", "1"))
+    assert own["calls"] == {}
+    _check_calls(found, 3, 0)
+    difference = _difference(own["embeddings"], found["embeddings"])
+    print(f"{sum(found['calls'].values())} calls, largest difference {difference:.1e}")
+    assert difference < 1e-6
+    assert _difference(*own["embeddings"][:2]) > 0.1
+
+
+def test_drafts_change_no_token(models: Path, installed: Path) -> None:
+    plain = _run("generate", models / "llama", installed, "1")
+    drafted = _run("generate", models / "llama", installed, "1", "--drafts", "3")
+    _check_calls(drafted, 3, 3)
+    steps = [next(iter(each["calls"].values())) for each in (plain, drafted)]
+    print("{} steps without drafts, {} with them".format(*steps))
+    assert steps[1] < steps[0]
+    assert drafted["tokens"] == plain["tokens"]
+
+
+def test_bits_of_a_request_do_not_depend_on_its_batch(models: Path, installed: Path) -> None:
+    """VLLM_BATCH_INVARIANT itself is not for vLLM on the CPU, whose matrix products it replaces by
+    kernels in Triton."""
+    found = _run("generate", models / "llama", installed, "1", "--alone")
+    print(f"{found['requests_alone']} requests")
+    assert found["requests_alone"] > 100 and found["differing"] == 0
+
+
+N_LATENT_LAYERS = 3
 LATENT_STEPS = {"float32": (), "float16": ("--dtype", "float16")}
 
 
@@ -79,8 +158,8 @@ LATENT_STEPS = {"float32": (), "float16": ("--dtype", "float16")}
 def test_latent_attention_gives_the_tokens_of_vllms_own_backend(
     options: tuple[str, ...], models: Path, installed: Path
 ) -> None:
-    own = _run(models / "deepseek", installed, "0", *options)
-    found = _run(models / "deepseek", installed, "1", *options)
+    own = _run("generate", models / "deepseek", installed, "0", *options)
+    found = _run("generate", models / "deepseek", installed, "1", *options)
     assert own["calls"] == {}
     _check_latent_calls(found["calls"])
     assert found["tokens"] == own["tokens"]
@@ -90,8 +169,8 @@ def test_latent_attention_gives_the_tokens_of_vllms_own_backend(
 def test_chunks_of_prompts_over_latent_tokens(models: Path, installed: Path) -> None:
     """On processors with AMX vLLM cuts prompts for latent attention, too, and finds their prefixes
     in the cache. Elsewhere it does neither, which must not matter."""
-    own = _run(models / "deepseek", installed, "0")
-    found = _run(models / "deepseek", installed, "1", "--as-with-amx")
+    own = _run("generate", models / "deepseek", installed, "0")
+    found = _run("generate", models / "deepseek", installed, "1", "--as-with-amx")
     _check_latent_calls(found["calls"])
     assert found["tokens"] == own["tokens"]
 
@@ -99,8 +178,8 @@ def test_chunks_of_prompts_over_latent_tokens(models: Path, installed: Path) -> 
 @pytest.mark.parametrize("cache", ["fp8_e4m3", "fp8_ds_mla"])
 def test_caches_of_latent_tokens_in_e4m3(cache: str, models: Path, installed: Path) -> None:
     """vLLM's own CPU backends have no such cache. What is decoded has another rounding."""
-    plain = _run(models / "deepseek", installed, "1")
-    found = _run(models / "deepseek", installed, "1", "--kv-cache-dtype", cache)
+    plain = _run("generate", models / "deepseek", installed, "1")
+    found = _run("generate", models / "deepseek", installed, "1", "--kv-cache-dtype", cache)
     assert found["calls"] == plain["calls"]
     for of_plain, tokens in zip(plain["tokens"], found["tokens"], strict=True):
         assert tokens[:2] == of_plain[:2] and len(tokens) == len(of_plain)
@@ -137,16 +216,17 @@ def test_vllms_cuda_platform_finds_what_a_layer_needs() -> None:
 def _check_latent_calls(calls: dict[str, int]) -> None:
     """Each layer decodes as often as the others, and prompts came in all of them."""
     of_prompts = calls.pop("any")
-    assert len(calls) == N_LAYERS and len(set(calls.values())) == 1
-    assert of_prompts % N_LAYERS == 0
+    assert len(calls) == N_LATENT_LAYERS and len(set(calls.values())) == 1
+    assert of_prompts % N_LATENT_LAYERS == 0
     print(f"deepseek: {sum(calls.values())} calls for tokens, {of_prompts} for prompts")
 
 
 def test_a_cache_of_e4m3(models: Path, installed: Path) -> None:
     """Tokens are not those of vLLM's own kernel, which is further from float64 of the same cache
     than rounding K and V is: test_o_over_a_cache_of_e4m3() has the figures."""
-    found = _run(models / "llama", installed, "1", "--kv-cache-dtype", "fp8_e4m3")
-    assert len(found["calls"]) == N_LAYERS and len(found["tokens"]) == 5
+    found = _run("generate", models / "llama", installed, "1", "--kv-cache-dtype", "fp8_e4m3")
+    _check_calls(found, 3, 3)
+    assert len(found["tokens"]) == 5
 
 
 # Prints the largest error of O by vLLM's kernel and by this library.
