@@ -369,12 +369,15 @@ install_engine() { # engine
     cp "$list" "$folder/installed.txt"
 }
 
-# Runs the tests of each engine, tests/engines/test_NAME.py, with what NAME.txt lists.
+# Runs the tests of each engine, tests/engines/test_NAME.py, with what NAME.txt lists. The terminal
+# shows which of them it is at, and the log what each test took.
 step_engines() {
-    local list name
-    for list in tests/engines/*.txt; do
-        name=$(basename "$list" .txt)
+    local i name lists=(tests/engines/*.txt)
+    for i in "${!lists[@]}"; do
+        name=$(basename "${lists[i]}" .txt)
+        echo "[$((i + 1))/${#lists[@]}] $name"
         install_engine "$name"
-        PYTHON=build/engines/$name/bin/python run_pytest -rP "tests/engines/test_$name.py"
+        PYTHON=build/engines/$name/bin/python run_pytest -rP --durations 0 --durations-min 5 \
+            "tests/engines/test_$name.py"
     done
 }
