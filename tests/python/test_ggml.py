@@ -149,6 +149,13 @@ def test_sources_are_found_in_those_of_programs(tmp_path: Path, above: str) -> N
     assert _sources.version(ggml) == "1.2.3"
 
 
+def test_definitions_of_programs_are_followed(tmp_path: Path) -> None:
+    assert _sources.definitions(tmp_path) == []
+    listing = tmp_path / "CMakeLists.txt"
+    listing.write_text("add_definitions(-DGGML_USE_CPU)\nadd_definitions(-DGGML_MAX_NAME=128)\n")
+    assert _sources.definitions(tmp_path) == ["-DGGML_MAX_NAME=128"]
+
+
 def test_a_machine_without_a_compiler_is_told_so(tmp_path: Path, capsys, monkeypatch) -> None:
     make_sources(tmp_path / "ggml")
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -29,6 +29,7 @@ def install(source: str | os.PathLike[str] | None = None) -> Path:
     """
     with tempfile.TemporaryDirectory() as folder:
         ggml = _sources.download(Path(folder)) if source is None else _sources.find(Path(source))
+        definitions = [] if source is None else _sources.definitions(Path(source))
         version = _sources.version(ggml)
         if source is None and version != _llama_cpp.ggml_version():
             raise ValueError(
@@ -37,13 +38,13 @@ def install(source: str | os.PathLike[str] | None = None) -> Path:
             )
         path = _places.plugin(version)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _build(ggml, version, path)
+        _build([*_flags(ggml, version), *definitions], path)
     return path
 
 
-def _build(ggml: Path, version: str, path: Path) -> None:
+def _build(flags: list[str], path: Path) -> None:
     new = path.with_suffix(".new")
-    command = [*_compiler(), *_flags(ggml, version), "-o", str(new), *_library_flags(path.parent)]
+    command = [*_compiler(), *flags, "-o", str(new), *_library_flags(path.parent)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         lines = done.stderr.splitlines()

@@ -12,6 +12,7 @@ from . import _llama_cpp
 
 # Programs that use ggml have its sources in one of these places.
 _FOLDERS = ("", "ggml", "vendor/llama.cpp/ggml")
+_DEFINITION = re.compile(r"-DGGML_MAX_NAME=\d+")
 _MARK = "src/ggml-cpu/traits.h"
 _HEADERS = re.compile(r"CMakeLists\.txt|include/[\w-]+\.h|src/[\w-]+\.h|src/ggml-cpu/[\w-]+\.h")
 
@@ -36,6 +37,13 @@ def version(ggml: Path) -> str:
     if len(numbers) != 3:
         raise ValueError(f"{ggml}/CMakeLists.txt does not say ggml's version")
     return ".".join(numbers)
+
+
+def definitions(source: Path) -> list[str]:
+    """Returns the flags by which a program makes the tensors of its ggml larger, as
+    stable-diffusion.cpp does."""
+    listing = source / "CMakeLists.txt"
+    return sorted(set(_DEFINITION.findall(listing.read_text()))) if listing.is_file() else []
 
 
 def download(folder: Path) -> Path:
