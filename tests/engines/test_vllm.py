@@ -74,6 +74,7 @@ BFLOAT16 = ("--dtype", "bfloat16")
 CASES = {
     "llama": Case("llama"),
     "llama-bfloat16": Case("llama", BFLOAT16),
+    "llama4": Case("llama4", layers=4, writers=4),
     "mistral": Case("mistral"),
     "gemma2": Case("gemma2"),
     "gemma3": Case("gemma3"),
@@ -114,6 +115,7 @@ def test_tokens_are_those_of_vllms_own_backend(case: Case, models: Path, install
     )
     assert own["calls"] == {}
     _check_calls(found, case.layers, case.writers)
+    assert found["cached"] == own["cached"]
     _check_tokens(own, found, TOLERANCES[case.options])
     assert len({tuple(x) for x in own["tokens"]}) > 1
 
@@ -139,6 +141,7 @@ def test_drafts_change_no_token(models: Path, installed: Path) -> None:
     steps = [next(iter(each["calls"].values())) for each in (plain, drafted)]
     print("{} steps without drafts, {} with them".format(*steps))
     assert steps[1] < steps[0]
+    assert plain["cached"] == [0, 0, 0, 0, 64]
     assert drafted["tokens"] == plain["tokens"]
 
 

@@ -17,7 +17,13 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-SETTINGS = {"enforce_eager": True, "max_model_len": 256, "max_num_seqs": 4, "seed": 1}
+SETTINGS = {
+    "enforce_eager": True,
+    "block_size": 32,  # prompts have several blocks
+    "max_model_len": 256,
+    "max_num_seqs": 4,
+    "seed": 1,
+}
 LENGTHS = (5, 40, 97, 17, 97)
 N_NEW = 12
 N_LIKELIEST = 5
@@ -103,14 +109,16 @@ class Record:
 
 def generate(llm: Any, requests: list[Any], is_alone: bool = False) -> None:
     """Generates greedily, and prints a JSON object: tokens, for each the sorted logarithms of the
-    probabilities of the likeliest, and the record."""
+    probabilities of the likeliest, tokens of each prompt that were in the cache, and the record."""
     from vllm import SamplingParams
 
     record = Record(is_alone)
     sampling = SamplingParams(
         temperature=0, max_tokens=N_NEW, detokenize=False, ignore_eos=True, logprobs=N_LIKELIEST
     )
-    found = [x.outputs[0] for x in llm.generate(requests, sampling, use_tqdm=False)]
+    outputs = llm.generate(requests, sampling, use_tqdm=False)
+    cached = [x.num_cached_tokens for x in outputs]
+    found = [x.outputs[0] for x in outputs]
     tokens = [list(x.token_ids) for x in found]
     likeliest = [[sorted(y.logprob for y in at.values()) for at in x.logprobs] for x in found]
-    print(json.dumps({"tokens": tokens, "likeliest": likeliest, **vars(record)}))
+    print(json.dumps({"tokens": tokens, "likeliest": likeliest, "cached": cached, **vars(record)}))

@@ -51,6 +51,20 @@ WINDOW, FULL = "sliding_attention", "full_attention"
 # of its own: windows, softcaps.
 MODELS = {
     "llama": ("LlamaConfig", "LlamaForCausalLM", {}),
+    # Chunks of 32 tokens in all layers but the last, none of them with experts.
+    "llama4": (
+        "Llama4TextConfig",
+        "Llama4ForCausalLM",
+        {
+            "num_hidden_layers": 4,
+            "attention_chunk_size": 32,
+            "no_rope_layers": [1, 1, 1, 0],
+            "moe_layers": [],
+            "interleave_moe_layer_step": 5,  # by which vLLM knows the same
+            "num_local_experts": 4,
+            "intermediate_size_mlp": 512,
+        },
+    ),
     "mistral": ("MistralConfig", "MistralForCausalLM", {"sliding_window": 16}),
     "gemma2": (
         "Gemma2Config",
