@@ -329,7 +329,7 @@ def test_fields_that_are_not_read(backend: ModuleType) -> None:
         builder.build(0, later(**values, new_mask=1))
 
 
-def test_a_version_that_was_not_tried_is_named(
+def test_a_version_that_is_not_known_is_named(
     backend: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder = backend.FlashAttnMetadataBuilder
@@ -337,7 +337,7 @@ def test_a_version_that_was_not_tried_is_named(
         monkeypatch.setattr(sys.modules["vllm"], "__version__", version)
         builder(None, [], None, torch.device("cpu"))
     monkeypatch.setattr(sys.modules["vllm"], "__version__", "0.330.0")
-    with pytest.warns(RuntimeWarning, match=r"tried with vLLM 0.32 and 0.33, and this is 0.330.0"):
+    with pytest.warns(RuntimeWarning, match=r"written for vLLM 0.32 and 0.33, and this is 0.330.0"):
         builder(None, [], None, torch.device("cpu"))
 
 

@@ -10,7 +10,7 @@ import warnings
 from types import ModuleType
 from typing import Any
 
-TRIED = ("0.32", "0.33")
+WRITTEN_FOR = ("0.32", "0.33")
 
 # vLLM passes arguments by their places.
 CALLS = {
@@ -147,13 +147,13 @@ def refuse_unread_fields(common: Any) -> None:
 
 
 def warn_of_another_version() -> None:
-    """Names agree where this is called, but only a version that was tried has known meanings."""
+    """Names agree where this is called, and a version that was read has known meanings too."""
     from vllm import __version__
 
-    if not __version__.startswith(tuple(f"{each}." for each in TRIED)):
+    if not __version__.startswith(tuple(f"{each}." for each in WRITTEN_FOR)):
         warnings.warn(
-            f"flashattn.vllm was tried with vLLM {' and '.join(TRIED)}, and this is {__version__}: "
-            "its interface has the same names, and is taken to mean the same",
+            f"flashattn.vllm was written for vLLM {' and '.join(WRITTEN_FOR)}, and this is "
+            f"{__version__}: its interface has the same names, and is taken to mean the same",
             RuntimeWarning,
             stacklevel=2,
         )
