@@ -49,6 +49,7 @@ NOT_PASTED = {
     r'FLASH_KERNELS="ship': "builds take minutes, and the tests make others of a few rows",
     r"sglang": "tests/engines has SGLang",
     r"llama-cpp-python|ggml install|GGML_BACKEND_PATH": "tests/engines has llama.cpp",
+    r"pywhispercpp": "tests/engines has whisper.cpp",
     r"FLASHATTN_TUNING": "names a file that a GPU makes",
 }
 

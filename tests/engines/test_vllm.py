@@ -51,9 +51,12 @@ def _run(program: str, model: Path, installed: Path, wanted: str, *options: str)
 
 
 def _check_calls(found: dict, layers: int, writers: int) -> None:
-    """Each layer was computed by the library as often as the others, and as often written."""
-    for counts, n in ((found["calls"], layers), (found["writes"], writers)):
-        assert len(counts) == n and len(set(counts.values())) == bool(n), counts
+    """Each layer was computed by the library as often as the others, and written as often as others
+    of its kind: what a decoder sees of an encoder is written in a request's first step alone."""
+    calls, writes = found["calls"], found["writes"]
+    assert len(calls) == layers and len(set(calls.values())) == 1, calls
+    kinds = {(re.sub(r"\d+", "", name), n) for name, n in writes.items()}
+    assert len(writes) == writers and len(kinds) == len(dict(kinds)), writes
 
 
 def _difference(own: object, found: object) -> float:
@@ -129,7 +132,7 @@ def test_embeddings_are_those_of_vllms_own_backend(
     """Elements are up to 0.25, and a rounding of fp32 is 3e-8 of that."""
     own, found = (_run("embed", models / name, installed, wanted) for wanted in ("0", "1"))
     assert own["calls"] == {}
-    _check_calls(found, 3, 0)
+    _check_calls(found, 3, 3)  # vLLM asks encoders to write, too, which have no cache
     difference = _difference(own["embeddings"], found["embeddings"])
     print(f"{sum(found['calls'].values())} calls, largest difference {difference:.1e}")
     assert difference < 1e-6
