@@ -247,6 +247,20 @@ def test_what_pip_says_is_passed_on(tmp_path: Path) -> None:
     assert "0.3.36 (ERROR: no such thing)" in last and "--source" in last
 
 
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+@pytest.mark.parametrize(
+    ("with_ggml", "words"),
+    [(False, "needs FLASH_GGML"), (True, "needs a library with CUDA kernels")],
+)
+def test_the_library_for_cuda_is_not_left_out(tmp_path: Path, with_ggml: bool, words: str) -> None:
+    """An option that can have no effect ends CMake."""
+    ggml = f"-DFLASH_GGML={make_sources(tmp_path / 'ggml')}"
+    options = ["-DFLASH_CUDA=OFF", "-DFLASH_GGML_CUDA=ON", *([ggml] if with_ggml else [])]
+    command = ["cmake", "-S", ROOT, "-B", tmp_path / "build", *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode != 0 and words in " ".join(done.stderr.split())
+
+
 # ---- Enabling ----
 
 FAKE_BASE = 'const char *ggml_version(void) { return "9.8.7"; }'
