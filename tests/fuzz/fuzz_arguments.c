@@ -14,9 +14,13 @@ static int64_t d_head_v(const flash_forward_args_t *a) {
     return a->d_head_v == 0 ? a->d_head : a->d_head_v;
 }
 
+static int32_t type_of(const flash_forward_args_t *a, const flash_tensor_t *tensor) {
+    return tensor->dtype ? tensor->dtype : a->dtype;
+}
+
 /* Returns the elements of a row of the tensor, which has d_head numbers. */
 static int64_t row_of(const flash_forward_args_t *a, const flash_tensor_t *tensor, int64_t d_head) {
-    return row_elements(d_head, tensor->dtype ? tensor->dtype : a->dtype);
+    return row_elements(d_head, type_of(a, tensor));
 }
 
 static flash_tensor_t take_typed(input_t *in, const flash_forward_args_t *a, int64_t seqlen,
@@ -27,12 +31,12 @@ static flash_tensor_t take_typed(input_t *in, const flash_forward_args_t *a, int
     return tensor;
 }
 
-/* V of latent tokens is K, and sometimes V of another type is a view of it. */
+/* V of latent tokens is K, and V of another type is made a view of it where it can be. */
 static bool is_view(const flash_forward_args_t *a) {
     const flash_tensor_t *k = &a->k, *v = &a->v;
-    return k->dtype == v->dtype && k->stride_batch == v->stride_batch &&
-           k->stride_seq == v->stride_seq && k->stride_head == v->stride_head &&
-           d_head_v(a) <= a->d_head;
+    const bool same = k->stride_batch == v->stride_batch && k->stride_seq == v->stride_seq &&
+                      k->stride_head == v->stride_head && d_head_v(a) <= a->d_head;
+    return type_of(a, k) == type_of(a, v) && (type_of(a, k) == FLASH_DTYPE_LATENT_E4M3 || same);
 }
 
 static flash_forward_args_t take_args(input_t *in) {
@@ -55,11 +59,16 @@ static flash_forward_args_t take_args(input_t *in) {
     a.softcap = take_float(in);
     const int32_t of_q = take_dtype(in), of_k = take_dtype(in);
     const int32_t of_v = take_byte(in) < 150 ? of_k : take_dtype(in), of_o = take_dtype(in);
+    const bool is_latent = of_k == FLASH_DTYPE_LATENT_E4M3;
+    if (is_latent && take_byte(in) < 200) { /* a sound call has no other sizes */
+        a.d_head = 576;
+        a.d_head_v = 512;
+    }
     a.q = take_typed(in, &a, a.seqlen_q, a.n_heads, a.d_head, of_q);
     a.k = take_typed(in, &a, a.seqlen_k, a.n_heads_kv, a.d_head, of_k);
     a.v = take_typed(in, &a, a.seqlen_k, a.n_heads_kv, d_head_v(&a), of_v);
     a.o = take_typed(in, &a, a.seqlen_q, a.n_heads, d_head_v(&a), of_o);
-    if (take_byte(in) >= 200)
+    if (take_byte(in) >= (is_latent ? 50 : 200))
         a.v = a.k;
     a.n_multiprocessors = take_byte(in) < 240 ? 0 : (int32_t)take_number(in, 3);
     a.reserved32 = take_byte(in) == 255 ? take_byte(in) : 0;
