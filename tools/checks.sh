@@ -102,7 +102,7 @@ step_demo() {
 
 # The crates have no dependencies, so that cargo needs no network.
 step_rust() {
-    local wanted found
+    local wanted found refusal
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' bindings/rust/Cargo.toml)
     if ! found=$(rustc --version 2>&1) || ! command -v cargo >/dev/null ||
         ! printf '%s\n' "$wanted" "$(cut -d' ' -f2 <<<"$found")" | sort -CV; then
@@ -116,6 +116,9 @@ step_rust() {
     FLASHATTN_LIB_DIR=$PWD/build/gcc LD_LIBRARY_PATH=$PWD/build/gcc RUSTFLAGS=-Dwarnings \
         CARGO_TARGET_DIR=$PWD/build/rust cargo run --quiet --offline --locked \
         --manifest-path bindings/rust/Cargo.toml --example attention
+    refusal=$(FLASHATTN_LIB_DIR=build/gcc CARGO_TARGET_DIR=$PWD/build/rust cargo check --quiet \
+        --offline --locked --manifest-path bindings/rust/Cargo.toml 2>&1) || true
+    grep --quiet "build/gcc.*: not an absolute path" <<<"$refusal"
 }
 
 step_consumers() {

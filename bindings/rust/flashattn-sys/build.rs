@@ -15,8 +15,17 @@ fn main() {
     if cfg!(feature = "source") {
         return link("static", &build_source());
     }
-    let folder = env::var("FLASHATTN_LIB_DIR");
+    let folder = env::var("FLASHATTN_LIB_DIR").map(checked);
     link("dylib", &folder.unwrap_or_else(|_| pkg_config(env!("CARGO_PKG_VERSION"))));
+}
+
+/// Returns the folder if it has the library, wherever Cargo runs the linker and the program.
+fn checked(folder: String) -> String {
+    let path = Path::new(&folder);
+    assert!(path.is_absolute(), "FLASHATTN_LIB_DIR is {folder:?}: not an absolute path");
+    let library = path.join("libflashattn.so");
+    assert!(library.exists(), "FLASHATTN_LIB_DIR is {folder:?}: there is no {library:?}");
+    folder
 }
 
 fn link(kind: &str, folder: &str) {
