@@ -235,9 +235,9 @@ def _local_memory(config: flashattn.Config) -> int:
     ragged batch or read pages, more where a mask is to be looked at, and with warps that convert,
     where O takes half of the registers, of latent tokens a few more; in SM90_DECODE where it adds
     ALiBi or a mask; in SM90_WIDE ends of ranges, and with a converter some of what a thread carries
-    from block to block; and a register or two where a row has softcap, or four in SM90, whose rows with
-    softcap have windows and chunks, eight of d_head 128 and 192: ends of ranges, of which loops
-    read one per block."""
+    from block to block; and a register or two where a row has softcap, or four in SM90, whose rows
+    with softcap have windows and chunks, eight of d_head 128 and 192: ends of ranges, of which
+    loops read one per block."""
     if config.arch == Arch.SM80_DECODE:
         return 0
     if config.arch == Arch.SM90 and config.dtype == DType.E4M3 and config.d_head == 256:
