@@ -26,12 +26,6 @@ static cuda_block_t block(const flash_config_t *config) {
 static const cuda_family_t cuda = {
     .block = block, .tiles = plan_decode_tiles, .plan = plan_sm90_decode};
 
-static const char *tma_obstacle(const flash_config_t *config, const flash_params_t *p) {
-    const tma_tensor_t k = tma_tensor_k(config, p), v = tma_tensor_v(config, p);
-    const char *of_k = tma_tensor_obstacle(&k);
-    return of_k != NULL ? of_k : tma_tensor_obstacle(&v);
-}
-
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
     const flash_params_t *p = &problem->params;
@@ -43,7 +37,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
                "between decode and other kernels";
     if (!query_rows_aligned(p))
         return "decode kernels need 16-byte aligned rows of Q, K and V";
-    const char *of_tma = tma_obstacle(config, p);
+    const char *of_tma = tma_tensor_kv_obstacle(config, p);
     return of_tma != NULL ? of_tma : plan_decode_obstacle(&cuda, config, problem, device);
 }
 

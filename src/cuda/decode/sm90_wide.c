@@ -43,12 +43,6 @@ static decode_plan_t plan(const flash_config_t *config, const problem_t *problem
 
 static const cuda_family_t cuda = {.block = block, .tiles = plan_decode_tiles, .plan = plan};
 
-static const char *tma_obstacle(const flash_config_t *config, const flash_params_t *p) {
-    const tma_tensor_t k = tma_tensor_k(config, p), v = tma_tensor_v(config, p);
-    const char *of_k = tma_tensor_obstacle(&k);
-    return of_k != NULL ? of_k : tma_tensor_obstacle(&v);
-}
-
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
     const flash_params_t *p = &problem->params;
@@ -59,7 +53,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
         return "SM90_WIDE kernels need a d_head_v that is a multiple of 4";
     if (!query_rows_aligned(p))
         return "decode kernels need 16-byte aligned rows of Q, K and V";
-    const char *of_tma = tma_obstacle(config, p);
+    const char *of_tma = tma_tensor_kv_obstacle(config, p);
     return of_tma != NULL ? of_tma : plan_decode_obstacle(&cuda, config, problem, device);
 }
 

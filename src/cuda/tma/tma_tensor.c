@@ -155,3 +155,9 @@ const char *tma_tensor_obstacle(const tma_tensor_t *tensor) {
     }
     return tensor->n_axes == TMA_MOST_AXES ? raggedness_obstacle(tensor) : NULL;
 }
+
+const char *tma_tensor_kv_obstacle(const flash_config_t *config, const flash_params_t *p) {
+    const tma_tensor_t k = tma_tensor_k(config, p), v = tma_tensor_v(config, p);
+    const char *of_k = tma_tensor_obstacle(&k);
+    return of_k != NULL ? of_k : tma_tensor_obstacle(&v);
+}

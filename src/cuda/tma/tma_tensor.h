@@ -39,4 +39,7 @@ bool tma_tensor_is_empty(const tma_tensor_t *tensor);
 /* Returns why TMA cannot address the tensor; NULL if it can. */
 const char *tma_tensor_obstacle(const tma_tensor_t *tensor);
 
+/* Returns the same of K and V. */
+const char *tma_tensor_kv_obstacle(const flash_config_t *config, const flash_params_t *p);
+
 #endif
