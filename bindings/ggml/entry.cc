@@ -48,16 +48,33 @@ std::string find_fitting_host(const void *caller, Host *host) {
     return reason.empty() ? find_cpu_backend(host) : reason;
 }
 
-bool enter_host(const void *caller) {
+void refuse(const std::string &reason) {
+    refusal = reason;
+    std::fprintf(stderr, "flashattn: ggml: not loaded: %s\n", refusal.c_str());
+}
+
+/* Returns the CPU backend of the host that is entered; nullptr: none is. */
+ggml_backend_reg_t enter_host(const void *caller) {
     Host host;
-    refusal = find_fitting_host(caller, &host);
-    if (!refusal.empty()) {
-        std::fprintf(stderr, "flashattn: ggml: not loaded: %s\n", refusal.c_str());
-        return false;
+    const std::string reason = find_fitting_host(caller, &host);
+    if (!reason.empty()) {
+        refuse(reason);
+        return nullptr;
     }
     enter(host);
     trace_begin();
-    return true;
+    return host.cpu;
+}
+
+/* Whether the code at an address belongs to the host that was entered. */
+bool is_of_host(const void *caller, ggml_backend_reg_t cpu) {
+    Host host;
+    std::string reason = find_host(caller, &host);
+    if (reason.empty() && host.cpu != cpu)
+        reason = "it is in another ggml of this process, and can be in one";
+    if (!reason.empty())
+        refuse(reason);
+    return reason.empty();
 }
 
 } // namespace
@@ -66,12 +83,14 @@ bool enter_host(const void *caller) {
 
 /** Returns the registry of a backend without devices; NULL: why is printed to standard error. */
 EXPORTED ggml_backend_reg_t ggml_backend_init() {
+    const void *caller = __builtin_return_address(0);
     // ggml may load it again, and the host stays the same.
-    static const bool is_inside = flashattn_ggml::enter_host(__builtin_return_address(0));
+    static const ggml_backend_reg_t cpu = flashattn_ggml::enter_host(caller);
+    const bool is_inside = cpu != nullptr && flashattn_ggml::is_of_host(caller, cpu);
     return is_inside ? flashattn_ggml::registry() : nullptr;
 }
 
-/** Why ggml_backend_init() returned NULL; "": it did not. */
+/** Why ggml_backend_init() last returned NULL; "": it never did. */
 EXPORTED const char *flashattn_ggml_refusal() {
     return flashattn_ggml::refusal.c_str();
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import ggml_programs as programs
 import pytest
+from flashattn.ggml import _llama_cpp
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +172,32 @@ def test_a_plugin_for_another_ggml_is_refused(plugin: Path, tmp_path: Path) -> N
     assert re.search(rf"^ggml did not load {re.escape(str(stranger))}: {why}$", done.stdout.strip())
     assert re.search(f"^flashattn: ggml: not loaded: {why}$", done.stderr, re.MULTILINE)
     shutil.rmtree(stranger.parent)
+
+
+def second_ggml(folder: Path) -> Path:
+    """Copies ggml's libraries under names of the same length, also those within the files, and
+    returns the copy of libggml.so: a program may bring its own."""
+    for library in _llama_cpp.libraries().glob("libggml*.so*"):
+        renamed = library.read_bytes().replace(b"libggml", b"libggmm")
+        (folder / library.name.replace("libggml", "libggmm")).write_bytes(renamed)
+    return folder / "libggmm.so"
+
+
+def test_a_second_ggml_of_a_process_is_refused(plugin: Path, tmp_path: Path) -> None:
+    """Each has its own CPU backend, and only the first was entered."""
+    code = """
+import ctypes, sys
+for library in sys.argv[2:]:
+    load = ctypes.CDLL(library).ggml_backend_load
+    load.restype = ctypes.c_void_p
+    print(load(sys.argv[1].encode()) is not None)
+"""
+    first = _llama_cpp.libraries() / "libggml.so"
+    command = [sys.executable, "-c", code, plugin, first, first, second_ggml(tmp_path)]
+    environment = programs.environment(None, LD_LIBRARY_PATH=str(tmp_path))
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "True", "False"]
+    assert "not loaded: it is in another ggml of this process" in done.stderr
 
 
 def test_the_command_fetches_sources_by_pip(plugin: Path) -> None:
