@@ -4,7 +4,7 @@ import flashattn
 import numpy as np
 import pytest
 from direct import CombineCall
-from flashattn import flash_attn_func, flash_combine, oracle
+from flashattn import flash_attn_func, flash_attn_varlen_func, flash_combine, oracle
 from hypothesis import given
 from hypothesis import strategies as st
 from memory import DTYPES, arrange, dtype_of
@@ -138,6 +138,32 @@ def test_attention_over_parts_of_the_keys_merges_to_the_whole(options: dict) -> 
     whole, whole_lse = flash_attn_func(q, k, v, return_lse=True, **options)
     np.testing.assert_allclose(o, whole, atol=2e-6)
     np.testing.assert_allclose(lse, whole_lse, rtol=1e-5, atol=1e-5)
+
+
+RAGGED = {"cu_seqlens_q": (0, 5, 5, 12), "max_seqlen_q": 7, "max_seqlen_k": 100}
+
+
+def test_ragged_results_merge_to_the_whole() -> None:
+    rng = np.random.default_rng(1)
+    q = rng.standard_normal((12, 4, 32)).astype(np.float32)
+    k, v = rng.standard_normal((2, 150, 2, 32)).astype(np.float32)
+    parts = [(0, 30, 30, 60), (60, 100, 120, 150)]  # of each sequence's keys, as cu_seqlens_k
+    results = [
+        flash_attn_varlen_func(
+            q, k[begin[0] :], v[begin[0] :], cu_seqlens_k=[x - begin[0] for x in begin],
+            return_lse=True, **RAGGED,
+        )
+        for begin in parts
+    ]  # fmt: skip
+    o_partial, lse_partial = (np.stack(x) for x in zip(*results))
+    expected = flash_combine(o_partial[:, None], lse_partial[:, None], return_lse=True)
+    out, lse = np.zeros_like(q), np.zeros((4, 12), np.float32)
+    merged = flash_combine(o_partial, lse_partial, out=out, lse=lse)
+    assert merged[0] is out and merged[1] is lse
+    for found in ((out, lse), flash_combine(o_partial, lse_partial, return_lse=True)):
+        assert all(np.array_equal(x, y[0]) for x, y in zip(found, expected))
+    whole, _ = oracle.combine(o_partial[:, None], lse_partial[:, None])
+    np.testing.assert_allclose(out, whole[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("n_threads", [2, 3, 7])

@@ -230,6 +230,22 @@ def test_random_partial_results(shape, dtypes, layout, has_sinks, way, seed) -> 
 
 
 @every_way
+def test_ragged_partial_results(way: str) -> None:
+    o, lse = torch.randn(3, 9, 4, 8), torch.randn(3, 4, 9)
+    expected = flashattn.flash_combine(o, lse, return_lse=True)
+    out, merged_lse = torch.empty(9, 4, 8), torch.empty(9, 4).T
+    with torch.no_grad(), torch_calls.entered(way):
+        found = torch_ops.flash_combine(o, lse, return_lse=True)
+        assert torch.equal(torch_ops.flash_combine(o, lse), expected[0])
+        given = torch_ops.flash_combine(o, lse, out=out, lse=merged_lse)
+    assert given[0] is out and given[1] is merged_lse
+    for x, y, right in zip(found, given, expected):
+        assert torch.equal(x, right) and torch.equal(y, right)
+    with pytest.raises(TypeError, match="lse_partial"):
+        torch_ops.flash_combine(o, lse.numpy())
+
+
+@every_way
 def test_sinks_of_other_types_and_strides(way: str) -> None:
     q, k, v = torch.randn(3, 1, 5, 4, 8)
     sinks = torch.tensor([0.5, -1.0, 2.0, 0.25])

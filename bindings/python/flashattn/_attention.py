@@ -223,14 +223,17 @@ def flash_combine(
 ) -> Any:
     """Merges attention over disjoint sets of keys, computed apart, by their LSE.
 
-    o_partial    [n_partials, batch, seqlen_q, n_heads, d_head]
-    lse_partial  float32 [n_partials, batch, n_heads, seqlen_q], contiguous; -inf: saw no key
+    o_partial    [n_partials, batch, seqlen_q, n_heads, d_head], or of ragged batches, as
+                 flash_attn_varlen_func returns O, [n_partials, total_q, n_heads, d_head]
+    lse_partial  float32 [n_partials, batch, n_heads, seqlen_q], ragged [n_partials, n_heads,
+                 total_q], contiguous; -inf: saw no key
     sinks        [n_heads] as in flash_attn_func, which join O once: the partial results must be
                  without them. The merged LSE is without them, too
     dtype        type of the result, "float32", "float16" or "bfloat16"; None: that of out, else of
                  o_partial
-    return_lse   also return the merged LSE, float32 [batch, n_heads, seqlen_q]
-    out          array to write O to, [batch, seqlen_q, n_heads, d_head]
+    return_lse   also return the merged LSE, float32 [batch, n_heads, seqlen_q], ragged [n_heads,
+                 total_q]
+    out          array to write O to, of the shape of a partial result
     lse          array to write the LSE to, float32, contiguous; implies return_lse
 
     Returns O, or (O, LSE), in the kind of o_partial; CUDA arrays as in flash_attn_func. Raises as
@@ -239,10 +242,11 @@ def flash_combine(
     stream = _stream.of_call(
         o_partial=o_partial, lse_partial=lse_partial, sinks=sinks, out=out, lse=lse
     )
-    partial = _tensor.tensor_view(o_partial, "o_partial", 5, stream)
+    partial = _tensor.tensor_view(o_partial, "o_partial", (4, 5), stream)
+    is_ragged = len(partial.shape) == 4
     _tensor.check_dtype_name("dtype", dtype)
-    n_partials, batch, seqlen_q, n_heads, d_head = partial.shape
-    lse_shape = (batch, n_heads, seqlen_q)
+    n_partials, *batch, seqlen_q, n_heads, d_head = partial.shape
+    lse_shape = (*batch, n_heads, seqlen_q)
     lse_in = _tensor.contiguous_lse_view(
         lse_partial, "lse_partial", (n_partials, *lse_shape), stream
     )
@@ -265,13 +269,13 @@ def flash_combine(
         device=partial.device,
         dtype=_tensor.DTYPES[o.dtype],
         flags=_abi.FLASH_FLAG_BROADCAST if partial.repeats else 0,
-        o_partial=_tensor.c_tensor(partial),
+        o_partial=_tensor.c_tensor(_first_of(partial), ragged=is_ragged),
         stride_partial=partial.strides[0],
         lse_partial=lse_in.data,
-        o=_tensor.c_tensor(o),
+        o=_tensor.c_tensor(o, ragged=is_ragged),
         lse=None if merged_lse is None else merged_lse.data,
         n_partials=n_partials,
-        batch=batch,
+        batch=1 if is_ragged else batch[0],
         seqlen_q=seqlen_q,
         n_heads=n_heads,
         d_head=d_head,
@@ -281,8 +285,12 @@ def flash_combine(
     return out if lse is None else (out, lse)
 
 
+def _first_of(partial: _tensor.View) -> _tensor.View:
+    return partial._replace(shape=partial.shape[1:], strides=partial.strides[1:])
+
+
 def _merged_view(out: Any, partial: _tensor.View, dtype: str | None, stream: int) -> _tensor.View:
-    o = _tensor.tensor_view(out, "out", 4, stream)
+    o = _tensor.tensor_view(out, "out", len(partial.shape) - 1, stream)
     if o.shape != partial.shape[1:]:
         raise ValueError(f"out has shape {o.shape}, not {partial.shape[1:]}")
     if dtype is not None and o.dtype != dtype:

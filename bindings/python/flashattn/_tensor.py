@@ -93,9 +93,11 @@ def view(array: Any, name: str, stream: int = _stream.DEFAULT) -> View:
     )
 
 
-def tensor_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAULT) -> View:
-    """Returns a view of floating-point elements with `n_axes` axes, the innermost one
-    contiguous."""
+def tensor_view(
+    array: Any, name: str, n_axes: int | tuple[int, int], stream: int = _stream.DEFAULT
+) -> View:
+    """Returns a view of floating-point elements with `n_axes` axes, or one of two numbers of axes,
+    the innermost one contiguous."""
     result = view(array, name, stream)
     if result.dtype not in DTYPES:
         raise ValueError(f"{name} is {result.dtype}: not float16, bfloat16 or float32")
@@ -153,9 +155,11 @@ def _columns_of_blocks(array: View, name: str, kv_dtype: str) -> int:
     return quant_blocks.columns(array.shape[-1], kv_dtype)
 
 
-def _check_axes(result: View, name: str, n_axes: int) -> View:
-    if len(result.shape) != n_axes:
-        raise ValueError(f"{name} has {len(result.shape)} axes, not {n_axes}: {result.shape}")
+def _check_axes(result: View, name: str, n_axes: int | tuple[int, int]) -> View:
+    either = (n_axes,) if isinstance(n_axes, int) else n_axes
+    if len(result.shape) not in either:
+        wanted = " or ".join(map(str, either))
+        raise ValueError(f"{name} has {len(result.shape)} axes, not {wanted}: {result.shape}")
     if 0 not in result.shape and result.shape[-1] > 1 and result.strides[-1] != 1:
         raise ValueError(
             f"{name} is not contiguous along its innermost axis (stride {result.strides[-1]} "

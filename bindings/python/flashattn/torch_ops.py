@@ -183,10 +183,41 @@ def flash_combine(
 ) -> Any:
     """Merges partial results as flashattn.flash_combine does, for torch tensors; lse_partial and
     lse may have any strides. Where torch records operators, it records flashattn::combine."""
+    tensors = [x for x in (o_partial, lse_partial, out, lse) if x is not None]
+    if all(isinstance(x, Tensor) for x in tensors) and o_partial.dim() == 4:
+        return _combine_ragged(
+            o_partial, lse_partial, sinks, out, lse, dtype=dtype, return_lse=return_lse
+        )
     outputs = out, lse, return_lse, dtype
     if direct.is_possible(o_partial, lse_partial, lse_partial):
         return _results(combine(o_partial, lse_partial, sinks, outputs), out, lse)
     return _record("combine", (o_partial, lse_partial, sinks), outputs)
+
+
+def _combine_ragged(
+    o_partial: Tensor,
+    lse_partial: Tensor,
+    sinks: Tensor | None,
+    out: Tensor | None,
+    lse: Tensor | None,
+    **options: Any,
+) -> Any:
+    """Merges a ragged batch as one sequence of all tokens."""
+    merged = flash_combine(
+        o_partial.unsqueeze(1),
+        lse_partial.unsqueeze(1),
+        sinks=sinks,
+        out=None if out is None else out.unsqueeze(0),
+        lse=None if lse is None else lse.unsqueeze(0),
+        **options,
+    )
+    if isinstance(merged, tuple):
+        o, merged_lse = merged
+        return (
+            o.squeeze(0) if out is None else out,
+            merged_lse.squeeze(0) if lse is None else lse,
+        )
+    return merged.squeeze(0) if out is None else out
 
 
 def flash_kv_append(
