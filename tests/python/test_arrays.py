@@ -410,6 +410,14 @@ def test_what_is_no_number_is_refused_by_name(name: str, value: object) -> None:
              **{name: value})  # fmt: skip
 
 
+@pytest.mark.parametrize("value", ["no", b"", np.ones(2, bool)])
+@pytest.mark.parametrize("name", ["causal", "return_lse"])
+def test_what_is_no_bool_is_refused_by_name(name: str, value: object) -> None:
+    """Text would be true unless it is empty."""
+    _refused(ValueError, f"{name} is of type {type(value).__name__}: not a bool", *_inputs(),
+             **{name: value})  # fmt: skip
+
+
 def test_a_softcap_of_none_is_refused_by_name() -> None:
     _refused(TypeError, "softcap is of type NoneType: not a number", *_inputs(), softcap=None)
 

@@ -50,11 +50,14 @@ def window(value: Any) -> tuple[int, int]:
 
 
 def is_true(name: str, value: Any) -> bool:
-    """Returns whether a value is true. Raises ValueError for one that does not say."""
+    """Returns whether a value is true. Raises ValueError for one that does not say, such as text:
+    "no" would be as true as "yes"."""
     try:
-        return bool(value)
+        if not isinstance(value, (str, bytes)):
+            return bool(value)
     except (TypeError, ValueError, RuntimeError):  # the last one is torch's
-        raise ValueError(f"{name} is of type {type(value).__name__}: not a bool") from None
+        pass
+    raise ValueError(f"{name} is of type {type(value).__name__}: not a bool")
 
 
 def real(name: str, value: Any) -> float:
