@@ -145,6 +145,15 @@ def test_v_may_be_the_first_columns_of_k(name: str) -> None:
     assert " slice(" not in attend.lower(q, k).compile().as_text()
 
 
+@pytest.mark.parametrize("jit", [False, True])
+def test_vmap_over_nothing(jit: bool) -> None:
+    k = jnp.ones((1, 8, 4, 64))
+    for attend in (lambda q: flash_attention(q, k, k), lambda q: flash_attention(q, q, q)):
+        mapped = jax.vmap(attend)
+        o = (jax.jit(mapped) if jit else mapped)(jnp.ones((0, 1, 8, 4, 64)))
+        assert o.shape == (0, 1, 8, 4, 64)
+
+
 def test_v_in_ks_columns_under_vmap() -> None:
     p = COLUMNS["float32"]
     (q, k, v), _ = _first_columns(p)

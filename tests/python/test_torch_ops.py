@@ -230,6 +230,29 @@ def test_random_partial_results(shape, dtypes, layout, has_sinks, way, seed) -> 
 
 
 @every_way
+def test_text_is_no_flag(way: str) -> None:
+    q = torch.randn(1, 5, 4, 8)
+    o, lse = q[None], torch.zeros(1, 1, 4, 5)
+    cos = torch.ones(9, 4)
+    calls = {
+        "causal": lambda x: torch_ops.flash_attn_func(q, q, q, causal=x),
+        "batch_invariant": lambda x: torch_ops.flash_attn_func(q, q, q, batch_invariant=x),
+        "return_lse": lambda x: torch_ops.flash_attn_func(q, q, q, return_lse=x),
+        "return_lse of partial results": lambda x: torch_ops.flash_combine(o, lse, return_lse=x),
+        "rotary_interleaved": lambda x: torch_ops.flash_kv_append(
+            q, q, torch.zeros(1, 9, 4, 8), torch.zeros(1, 9, 4, 8),
+            seqused_k=torch.zeros(1, dtype=torch.int32), rotary_cos=cos, rotary_sin=cos,
+            rotary_interleaved=x,
+        ),
+    }  # fmt: skip
+    with torch.no_grad(), torch_calls.entered(way):
+        for name, call in calls.items():
+            call(False)
+            with pytest.raises((ValueError, TypeError, RuntimeError), match=name.split()[0]):
+                call("no")
+
+
+@every_way
 def test_ragged_partial_results(way: str) -> None:
     o, lse = torch.randn(3, 9, 4, 8), torch.randn(3, 4, 9)
     expected = flashattn.flash_combine(o, lse, return_lse=True)

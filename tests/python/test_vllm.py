@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, make_dataclass, replace
+from enum import Enum
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -253,6 +254,21 @@ def test_another_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLASHATTN_VLLM", "yes")
     with stub("cpu"), pytest.raises(ValueError, match="FLASHATTN_VLLM is 'yes': not 0 or 1"):
         flashattn.vllm.register()
+
+
+@pytest.mark.parametrize("names", ["AttentionBackendEnum", "MLAPrefillBackendEnum"])
+def test_a_vllm_without_a_name_starts_with_a_warning(
+    names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLASHATTN_VLLM", raising=False)
+    with stub("cuda") as registered:
+        others = Enum(names, {"CPU_ATTN": 1, "CPU": 2})
+        modules = [m for n, m in sys.modules.items() if n.startswith("vllm.") and hasattr(m, names)]
+        for module in modules:
+            monkeypatch.setattr(module, names, others)
+        with pytest.warns(RuntimeWarning, match=f"has no {names}.CUSTOM"):
+            flashattn.vllm.register()
+        assert modules and registered == {}
 
 
 def test_a_vllm_without_the_registry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

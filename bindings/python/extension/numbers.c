@@ -19,6 +19,8 @@ bool read_count(PyObject *object, int32_t *value) {
 }
 
 bool read_flag(PyObject *object, uint32_t flag, uint32_t *flags) {
+    if (PyUnicode_Check(object) || PyBytes_Check(object))
+        return false; /* "no" would be as true as "yes" */
     const int truth = PyObject_IsTrue(object);
     if (truth > 0)
         *flags |= flag;

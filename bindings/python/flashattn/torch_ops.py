@@ -304,6 +304,8 @@ def _results(results: tuple[Tensor, Tensor | None], out: Tensor | None, lse: Ten
 def _record(operator: str, arguments: tuple, outputs: Outputs) -> Any:
     """Calls the overload of an operator that gives these outputs."""
     out, lse, return_lse, dtype = outputs
+    if isinstance(return_lse, (str, bytes)):
+        raise ValueError(f"return_lse is of type {type(return_lse).__name__}: not a bool")
     is_combine = operator == "combine"
     needed = ("o_partial", "lse_partial") if is_combine else ("q", "k", "v")
     foreign.refuse_in(arguments, schemas.TENSORS[operator], needed, out=out, lse=lse)

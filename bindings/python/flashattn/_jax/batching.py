@@ -20,7 +20,7 @@ def batched(
     attend: Callable[..., list[Any]], call: Call, size: int, mapped: Sequence[bool], arrays: Any
 ) -> list[Any]:
     """Returns the results of `size` calls, along a first axis that the mapped arrays have too."""
-    one = [array[0] if is_mapped else array for array, is_mapped in zip(arrays, mapped)]
+    one = [_first(array) if is_mapped else array for array, is_mapped in zip(arrays, mapped)]
     axes = axes_of(call, one)
     if _is_one_call(call, axes, mapped):
         grown = (
@@ -29,6 +29,10 @@ def batched(
         )
         return [result.reshape(size, axes.batch, *result.shape[1:]) for result in attend(*grown)]
     return _loop(attend, mapped, arrays)
+
+
+def _first(array: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
 
 
 def _is_one_call(call: Call, axes: Axes, mapped: Sequence[bool]) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import _abi
 from .._library import check
 from . import explain, placement, structs
-from .arguments import Unsound
+from .arguments import Unsound, require_flags
 from .call import Call
 from .forward import DTYPES, tensor_members
 from .frame import AppendFrame, raw_stream
@@ -163,6 +163,7 @@ def _pack_rotary(
     """Packs flash_rotary_t into the frame. options: is_interleaved, positions, start,
     q_at_start."""
     is_interleaved, positions, start, q_at_start = options
+    require_flags(is_interleaved, q_at_start)
     n_positions, n_pairs = cos.shape
     stride, inner = cos.stride()
     if sin.shape != cos.shape or sin.stride() != cos.stride() or sin.dtype is not cos.dtype:

@@ -6,7 +6,7 @@ Groups are plain tuples, because objects would take a good part of a call's time
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 from torch import Tensor, dtype
 
@@ -22,3 +22,10 @@ Outputs = tuple[Optional[Tensor], Optional[Tensor], bool, Optional[dtype]]
 
 class Unsound(ValueError):
     """A condition that a call needs does not hold; explain.py finds out which one."""
+
+
+def require_flags(*values: Any) -> None:
+    """Raises Unsound for text, whose truth does not say what it says."""
+    for value in values:
+        if isinstance(value, (str, bytes)):
+            raise Unsound

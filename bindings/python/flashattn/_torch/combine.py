@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import _abi
 from .._library import check
 from . import explain, placement, structs
-from .arguments import Outputs, Unsound
+from .arguments import Outputs, Unsound, require_flags
 from .forward import DTYPES, check_devices, check_lse, check_output
 from .frame import Frame, combine_frame, raw_stream
 
@@ -89,6 +89,7 @@ def _combine(
 
 def _outputs(o_partial: Tensor, outputs: Outputs, index: int) -> tuple[Tensor, Tensor | None]:
     out, lse, return_lse, dtype = outputs
+    require_flags(return_lse)
     shape = o_partial.shape[1:]
     batch, seqlen_q, n_heads, _ = shape
     lse_shape = (batch, n_heads, seqlen_q)

@@ -16,7 +16,7 @@ from .. import _abi
 from .._argument_list import FLAG, LENGTHS, MEMBERS
 from .._bias import Sizes
 from . import explain, placement, structs
-from .arguments import Outputs, Pages, Unsound
+from .arguments import Outputs, Pages, Unsound, require_flags
 from .call import N_FIRST, PLACES, Call
 from .frame import ForwardFrame
 
@@ -76,6 +76,7 @@ def _forward(frame: ForwardFrame, call: Call) -> tuple[Tensor, Tensor | None]:
         q, k, v, out, lse, return_lse, out_dtype, ragged, pages, bias, softmax_scale, causal, left,
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
     ) = call[:N_FIRST] if last else call  # fmt: skip
+    require_flags(causal, batch_invariant, return_lse)
     if _records_gradients() and (q.requires_grad or k.requires_grad or v.requires_grad):
         raise Unsound
     index = q.get_device()

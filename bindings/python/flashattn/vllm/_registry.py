@@ -4,6 +4,7 @@ attention (MLA)."""
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from . import BACKEND, CUSTOM, MLA_BACKEND, MLA_PREFILL, _interface
 
@@ -15,6 +16,14 @@ def _found_version() -> str:
         except PackageNotFoundError:
             continue
     return "this vLLM"
+
+
+def _members(names: Any, *wanted: str) -> list[Any]:
+    """Returns members of one of vLLM's enumerations. Raises ImportError if it lacks one."""
+    missing = [name for name in wanted if name not in names.__members__]
+    if missing:
+        raise ImportError(f"{_found_version()} has no {names.__name__}.{missing[0]}")
+    return [names[name] for name in wanted]
 
 
 def _check_interface() -> None:
@@ -38,18 +47,16 @@ def register(wanted_on_cpu: bool) -> None:
         ) from error
     names, prefills = AttentionBackendEnum, prefill.MLAPrefillBackendEnum
     if current_platform.is_cpu() and wanted_on_cpu:
-        backends = {
-            names.CPU_ATTN: BACKEND,
-            names.CPU_MLA: MLA_BACKEND,
-            names.AMX_MLA: MLA_BACKEND,
-        }
-        mla_prefills = prefills.CPU, prefills.ZEN_CPU
+        members = _members(names, "CPU_ATTN", "CPU_MLA", "AMX_MLA")
+        paths = BACKEND, MLA_BACKEND, MLA_BACKEND
+        mla_prefills = _members(prefills, "CPU", "ZEN_CPU")
     elif current_platform.is_cuda():
-        backends, mla_prefills = {names.CUSTOM: CUSTOM}, (prefills.CUSTOM,)
+        members, paths = _members(names, "CUSTOM"), (CUSTOM,)
+        mla_prefills = _members(prefills, "CUSTOM")
     else:
         return
     _check_interface()
-    for member, path in backends.items():
+    for member, path in zip(members, paths):
         register_backend(member, path)
     for member in mla_prefills:
         prefill.register_mla_prefill_backend(member, MLA_PREFILL)
