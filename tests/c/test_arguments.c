@@ -404,7 +404,7 @@ TEST(configurations_that_cannot_be_looked_up) {
     static const char sm80[] = "(FP16, 128, 64, 64, 4): async+load_2_2_2_tiles";
     static const bad_config_t bad[] = {
         {reference, FIELD(arch), 0, FLASH_ERROR_INVALID_CONFIG, "arch is 0"},
-        {reference, FIELD(arch), 93, FLASH_ERROR_INVALID_CONFIG, "arch is 93"},
+        {reference, FIELD(arch), 9999, FLASH_ERROR_INVALID_CONFIG, "arch is 9999"},
         {reference, FIELD(op), 1000, FLASH_ERROR_INVALID_CONFIG, "op is 1000"},
         {reference, FIELD(dtype), 77, FLASH_ERROR_INVALID_CONFIG, "dtype is 77"},
         {reference, FIELD(d_head), -1, FLASH_ERROR_INVALID_CONFIG, "d_head is -1"},
