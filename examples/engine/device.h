@@ -16,7 +16,7 @@ typedef struct matrix {
     int64_t rows, columns;
 } matrix_t;
 
-/* What becomes of a product. */
+/* A product is stored in one of these ways. */
 typedef enum result { IN_TYPE, IN_FP32, ADDED_TO_FP32 } result_t;
 
 typedef struct device device_t;

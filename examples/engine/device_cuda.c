@@ -100,7 +100,7 @@ static void *cuda_place(device_t *device, const float *from, int64_t count, int3
 
 /* ---- Time, and work that is recorded ---- */
 
-/* In a graph an event is recorded anew by each launch only if it is external. */
+/* An event in a graph is recorded anew by each launch only if it is external. */
 static void cuda_note(device_t *device, int moment) {
     cuda_t *c = (cuda_t *)device;
     const unsigned flags = c->is_recording ? cudaEventRecordExternal : cudaEventRecordDefault;

@@ -18,7 +18,7 @@ typedef struct limits {
     int32_t most_tokens;  /* of a step */
 } limits_t;
 
-/* What a step computes: tokens of several sequences, one sequence behind the other. */
+/* A step computes tokens of several sequences, one sequence behind the other. */
 typedef struct step {
     int32_t batch, n_tokens, n_logits;
     int32_t longest;   /* most tokens of a sequence */
@@ -29,7 +29,7 @@ typedef struct step {
     int32_t *before;   /* [batch]: its tokens in the cache */
     int32_t *wanted;   /* [n_logits]: tokens of the step whose logits are wanted */
     int32_t *table;    /* [batch, row_ids]: its pages */
-    /* What comes of it. */
+    /* The step leaves these. */
     int32_t *chosen;          /* [n_logits]: the likeliest next tokens */
     float *logits;            /* [n_logits, the vocabulary's tokens]; NULL: not wanted */
     double attention_seconds; /* of all layers */

@@ -18,7 +18,7 @@ void check(flash_status_t status);
 /* Allocates memory of zeros, or ends the program. */
 void *allocate(size_t count, size_t size);
 
-/* What is to be freed together. list_add() returns what it adds. */
+/* A list has memory that is freed together. list_add() returns what it adds. */
 typedef struct list {
     void **items;
     size_t count;

@@ -8,7 +8,7 @@
 
 #include "cuda/decode/plan_decode.h"
 
-/* What a plan goes by: estimated times of a kernel, in any one unit, and the keys of a piece. */
+/* A plan goes by these estimated times of a kernel, in any one unit, and by the keys of a piece. */
 typedef struct round_times {
     int64_t of_unit;        /* a tile of rows over a unit of keys */
     int64_t around_block;   /* a block beside its keys */

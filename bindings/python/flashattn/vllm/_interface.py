@@ -24,7 +24,7 @@ CALLS = {
     "AttentionMetadataBuilder.__init__": "kv_cache_spec layer_names vllm_config device",
     "AttentionMetadataBuilder.build": "common_prefix_len common_attn_metadata fast_build",
 }
-# The same of latent attention (MLA): arguments behind these are passed on, or not taken.
+# Calls of latent attention (MLA) begin so: arguments behind these are passed on, or not taken.
 MLA_CALLS = {
     "MLACommonImpl.__init__": (
         "num_heads head_size scale num_kv_heads alibi_slopes sliding_window kv_cache_dtype "
@@ -53,7 +53,7 @@ MLA_SPARSE_CALLS = {
         "reorder_batch_threshold supports_spec_as_decode"
     ),
 }
-# Without the first a version writes no cache itself, without the others it scales none.
+# A version without the first writes no cache itself, one without the others scales none.
 NAMES = {
     "AttentionBackend": "forward_includes_kv_cache_update",
     "AttentionLayer": "_k_scale_float _v_scale_float",
