@@ -67,7 +67,8 @@ def test_c_in_the_documents(source: str, tmp_path: Path) -> None:
 
 def skip_without_modules(source: str) -> None:
     for module in ("jax", "torch", "transformers"):
-        if re.search(rf"^(?:import|from) {module}\b", source, re.MULTILINE) and not find_spec(module):
+        imports = re.search(rf"^(?:import|from) {module}\b", source, re.MULTILINE)
+        if imports and not find_spec(module):
             pytest.skip(f"needs {module}")
 
 
