@@ -583,7 +583,8 @@ FLASH_INLINE_ flash_tensor_t flash_tensor_bhsd(void *data, int64_t n_heads, int6
 
 /** Bits of flash_forward_args_t.flags and flash_combine_args_t.flags. */
 enum flash_flag {
-    /* Query i sees key j when j <= i + seqlen_k - seqlen_q (bottom-right aligned). */
+    /* Query i sees key j when j <= i + seqlen_k - seqlen_q (bottom-right aligned), or as far from
+     * there as diagonal_offset says. */
     FLASH_FLAG_CAUSAL = 1,
     /* window_left and window_right count: query i sees key j when
      *   i + seqlen_k - seqlen_q - window_left <= j <= i + seqlen_k - seqlen_q + window_right.
@@ -842,10 +843,20 @@ typedef struct flash_forward_args {
      * more than the device has: all. On the CPU it must be 0: an executor limits threads there. */
     int32_t n_multiprocessors;
     int32_t reserved32; /**< 0 */
+    /* The diagonal is shifted by this number of keys: query i stands at key p = i + seqlen_k -
+     * seqlen_q + diagonal_offset, and causal order, the window, attention_chunk and ALiBi count
+     * from there; columns of a mask are still those of its keys. So a call may have any part of a
+     * sequence's queries and any part of its keys, as devices do that share a sequence
+     * (docs/masks.md), and a window may lie wholly beside the query: keys p - 5 ... p - 2 are an
+     * offset of -2 and a window of 3 to the left and 0 to the right. A query that sees no key has
+     * O = 0 and LSE = -infinity. No query may stand beyond 2^31 - 1 keys from the first one:
+     * seqlen_q - 2^31 < diagonal_offset < 2^31 - seqlen_k. On CUDA devices it must be 0 so far;
+     * else the call is refused with FLASH_ERROR_UNSUPPORTED. */
+    int64_t diagonal_offset;
     /* 0. Room for dropout (its probability, seed and offset) and for positions of queries. Another
      * type of V needs none, since a tensor has its own, nor do other scales, which flash_quant_t
      * has room for. Backward will have a struct of its own, with a pointer to this one. */
-    uint64_t reserved[6];
+    uint64_t reserved[5];
 } flash_forward_args_t;
 
 #define FLASH_FORWARD_ARGS_INIT                                                                    \
@@ -854,8 +865,8 @@ typedef struct flash_forward_args {
             FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, FLASH_NULL_, FLASH_NULL_,  \
             FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_, FLASH_NULL_,   \
             FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, 0, FLASH_NULL_, 0, 0, FLASH_NULL_, \
-            0, 0, {                                                                                \
-            0, 0, 0, 0, 0, 0                                                                       \
+            0, 0, 0, {                                                                             \
+            0, 0, 0, 0, 0                                                                          \
         }                                                                                          \
     }
 

@@ -241,6 +241,12 @@ class Forward {
         return *this;
     }
 
+    /** Keys by which the diagonal is shifted, from which queries see keys: diagonal_offset. */
+    Forward &diagonal(std::int64_t offset) {
+        args_.diagonal_offset = offset;
+        return *this;
+    }
+
     /** The type of K and V, where it is not that of the call. After k() and v(), whose shapes count
      * columns, also where rows are quantised blocks. */
     Forward &kv_dtype(std::int32_t dtype) {

@@ -110,7 +110,8 @@ typedef struct flash_params {
      * queries, and treats the others as if they had none. most_queries 0: it computes all. */
     int32_t least_queries;
     int32_t most_queries;
-    int32_t pack_shift; /* 2^pack_shift query heads of a group share tiles, in SM90 kernels */
+    int32_t pack_shift;      /* 2^pack_shift query heads of a group share tiles, in SM90 kernels */
+    int32_t diagonal_offset; /* keys; only CPU kernels look at it: see shifted.h */
 } flash_params_t;
 
 #endif

@@ -25,6 +25,10 @@ enum {
     UNBOUNDED = -1
 };
 
+static bool is_for_cuda(const flash_forward_args_t *a) {
+    return device_kind(a->device) == device_kind(FLASH_DEVICE_CUDA);
+}
+
 /* ---- Sizes, types and flags ---- */
 
 static flash_status_t check_heads(const flash_forward_args_t *a) {
@@ -80,6 +84,22 @@ static flash_status_t check_not_negative(const char *name, float value) {
     return FLASH_SUCCESS;
 }
 
+/* Places of queries, and their distances from keys, have 32 bits. No kernel for CUDA devices looks
+ * at an offset. */
+static flash_status_t check_diagonal_offset(const flash_forward_args_t *a) {
+    const int64_t offset = a->diagonal_offset;
+    FLASH_REQUIRE(offset >= a->seqlen_q - INT32_MAX && offset <= INT32_MAX - a->seqlen_k,
+                  FLASH_ERROR_INVALID_ARGUMENT,
+                  "diagonal_offset is %" PRId64 ": of %" PRId64 " queries over %" PRId64
+                  " keys, some would stand beyond 2^31 - 1 keys from the first one",
+                  offset, a->seqlen_q, a->seqlen_k);
+    FLASH_REQUIRE(offset == 0 || !is_for_cuda(a), FLASH_ERROR_UNSUPPORTED,
+                  "diagonal_offset is %" PRId64 ", and device is 0x%x: no kernel for CUDA devices "
+                  "serves one",
+                  offset, (unsigned)a->device);
+    return FLASH_SUCCESS;
+}
+
 /* A tensor that names no type has that of the call. */
 static void set_default_types(flash_forward_args_t *a) {
     flash_tensor_t *const tensors[] = {&a->q, &a->k, &a->v, &a->o};
@@ -108,10 +128,9 @@ static flash_status_t check_types(const flash_forward_args_t *a) {
 
 /* The CPU has threads, which an executor limits. */
 static flash_status_t check_multiprocessors(const flash_forward_args_t *a) {
-    const bool is_cuda = device_kind(a->device) == device_kind(FLASH_DEVICE_CUDA);
     FLASH_REQUIRE(a->n_multiprocessors >= 0, FLASH_ERROR_INVALID_ARGUMENT,
                   "n_multiprocessors is %" PRId32 ": negative", a->n_multiprocessors);
-    FLASH_REQUIRE(a->n_multiprocessors == 0 || is_cuda, FLASH_ERROR_INVALID_ARGUMENT,
+    FLASH_REQUIRE(a->n_multiprocessors == 0 || is_for_cuda(a), FLASH_ERROR_INVALID_ARGUMENT,
                   "n_multiprocessors is %" PRId32 ", and device is 0x%x, not a CUDA device",
                   a->n_multiprocessors, (unsigned)a->device);
     return FLASH_SUCCESS;
@@ -128,6 +147,7 @@ static flash_status_t check_shape(const flash_forward_args_t *a) {
     FLASH_TRY(check_sizes(a));
     FLASH_TRY(check_multiprocessors(a));
     FLASH_TRY(check_mask(a));
+    FLASH_TRY(check_diagonal_offset(a));
     FLASH_TRY(check_not_negative("softmax_scale", a->softmax_scale));
     return check_not_negative("softcap", a->softcap);
 }
@@ -149,8 +169,8 @@ static void set_window(flash_params_t *p, const flash_forward_args_t *a) {
     if (a->flags & FLASH_FLAG_CAUSAL)
         right = 0;
     const bool batch_invariant = (a->flags & FLASH_FLAG_BATCH_INVARIANT) != 0;
-    p->window_left = window_side(left, a->seqlen_k, batch_invariant);
-    p->window_right = window_side(right, a->seqlen_q - 1, batch_invariant);
+    p->window_left = window_side(left, a->seqlen_k + a->diagonal_offset, batch_invariant);
+    p->window_right = window_side(right, a->seqlen_q - 1 - a->diagonal_offset, batch_invariant);
 }
 
 /* Says whether a query may stand before its sequence's first key, and would see keys there. */
@@ -160,9 +180,11 @@ static bool sees_from_before(const flash_params_t *p) {
     return stands_before && p->window_right != 0;
 }
 
-/* A chunk that hides no key of any sequence is none, as with windows. */
+/* A chunk that hides no key of any sequence is none, as with windows. If the diagonal is shifted,
+ * queries may stand in another chunk than all keys. */
 static void set_attention_chunk(flash_params_t *p, const flash_forward_args_t *a) {
-    const bool may_drop = (a->flags & FLASH_FLAG_BATCH_INVARIANT) == 0 && !sees_from_before(p);
+    const bool may_drop = (a->flags & FLASH_FLAG_BATCH_INVARIANT) == 0 && !sees_from_before(p) &&
+                          a->diagonal_offset == 0;
     if (a->attention_chunk == 0 || (a->attention_chunk >= a->seqlen_k && may_drop))
         return;
     p->attention_chunk = a->attention_chunk > INT32_MAX ? INT32_MAX : (int32_t)a->attention_chunk;
@@ -248,14 +270,15 @@ static void set_params(flash_params_t *p, const flash_forward_args_t *a) {
     p->softmax_scale =
         a->softmax_scale > 0 ? a->softmax_scale : (float)(1.0 / sqrt((double)a->d_head));
     p->softcap = a->softcap;
+    p->diagonal_offset = (int32_t)a->diagonal_offset;
     set_window(p, a);
     set_attention_chunk(p, a);
 }
 
 /* Says whether kernels get a copy of Q: those of CUDA families multiply 16 bits. */
 static bool copies_q(const flash_forward_args_t *a) {
-    return device_kind(a->device) == device_kind(FLASH_DEVICE_CUDA) &&
-           a->q.dtype == FLASH_DTYPE_FP32 && dtype_size(a->k.dtype) == sizeof(uint16_t);
+    return is_for_cuda(a) && a->q.dtype == FLASH_DTYPE_FP32 &&
+           dtype_size(a->k.dtype) == sizeof(uint16_t);
 }
 
 /* Makes the problem that of the copy, whose place the launch knows. */

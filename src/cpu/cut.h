@@ -25,6 +25,9 @@ typedef struct cpu_cut {
     int32_t keys_per_split; /* if n_splits > 1 */
 } cpu_cut_t;
 
+/* Returns the keys that some query of the sequence sees. */
+flash_range_t cpu_cut_visible_keys(const flash_params_t *params, const flash_sequence_t *sequence);
+
 /* Counts the tasks of n_rows rows that are not split; rows_per_task divides B_r, or B_r it. */
 int64_t cpu_cut_count_tasks(int32_t B_r, int32_t rows_per_task, int64_t n_rows);
 

@@ -117,7 +117,8 @@ static int64_t most_visible_keys(const flash_params_t *p) {
     if (!problem_lengths_are_equal(p))
         return p->seqlen_k;
     const flash_sequence_t sequence = flash_sequence(p, 0);
-    return (int64_t)p->seqlen_k - flash_visible_keys(p, &sequence, 0).begin;
+    const flash_range_t keys = cpu_cut_visible_keys(p, &sequence);
+    return (int64_t)keys.end - keys.begin;
 }
 
 /* Says whether no sequence has tasks that share packed keys. */

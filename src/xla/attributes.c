@@ -23,13 +23,21 @@ typedef struct {
 
 static const attribute_t LIST[] = {
     /* in the order of their names */
-    INTEGER(attention_chunk), INTEGER(flags),
-    INTEGER(k_dtype),         INTEGER(mask_flags),
-    INTEGER(mask_keys),       INTEGER(n_multiprocessors),
-    INTEGER(operands),        INTEGER(seqlen_k),
-    INTEGER(seqlen_q),        REAL(softcap),
-    REAL(softmax_scale),      INTEGER(v_columns),
-    INTEGER(v_dtype),         INTEGER(window_left),
+    INTEGER(attention_chunk),
+    INTEGER(diagonal_offset),
+    INTEGER(flags),
+    INTEGER(k_dtype),
+    INTEGER(mask_flags),
+    INTEGER(mask_keys),
+    INTEGER(n_multiprocessors),
+    INTEGER(operands),
+    INTEGER(seqlen_k),
+    INTEGER(seqlen_q),
+    REAL(softcap),
+    REAL(softmax_scale),
+    INTEGER(v_columns),
+    INTEGER(v_dtype),
+    INTEGER(window_left),
     INTEGER(window_right),
 };
 

@@ -13,6 +13,7 @@
  * is 0. */
 typedef struct attributes {
     int64_t attention_chunk;
+    int64_t diagonal_offset;
     int64_t flags;
     int64_t k_dtype;
     int64_t mask_flags;

@@ -395,6 +395,7 @@ static flash_status_t set_numbers(call_t *call) {
     args->softmax_scale = attributes->softmax_scale;
     args->softcap = attributes->softcap;
     args->attention_chunk = attributes->attention_chunk;
+    args->diagonal_offset = attributes->diagonal_offset;
     args->n_multiprocessors = (int32_t)attributes->n_multiprocessors;
     return FLASH_SUCCESS;
 }

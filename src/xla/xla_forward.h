@@ -15,13 +15,13 @@
  *            the call allocates, since an executable may outlive the number of threads that it was
  *            compiled for.
  * Attributes Scalars, each 0 where it is missing. Of flash_forward_args_t, as int64:
- *            attention_chunk, flags (FLASH_FLAG_...), n_multiprocessors, seqlen_q (only read with
- *            cu_seqlens_q), seqlen_k (only read with cu_seqlens_k or pages), window_left,
- *            window_right; as float32: softcap, softmax_scale. As int64 also operands, mask_keys
- *            (keys that the mask covers) and mask_flags (FLASH_MASK_...); k_dtype and v_dtype, the
- *            FLASH_DTYPE_... of a K and a V of uint8, whose last axis has the bytes of a row; and
- *            v_columns: V is the first columns of K, so many, and the operand v is k again, whose
- *            data is not looked at.
+ *            attention_chunk, diagonal_offset, flags (FLASH_FLAG_...), n_multiprocessors, seqlen_q
+ *            (only read with cu_seqlens_q), seqlen_k (only read with cu_seqlens_k or pages),
+ *            window_left, window_right; as float32: softcap, softmax_scale. As int64 also operands,
+ *            mask_keys (keys that the mask covers) and mask_flags (FLASH_MASK_...); k_dtype and
+ *            v_dtype, the FLASH_DTYPE_... of a K and a V of uint8, whose last axis has the bytes of
+ *            a row; and v_columns: V is the first columns of K, so many, and the operand v is k
+ *            again, whose data is not looked at.
  * Errors     They have the text of flash_last_error() and a code of their kind. On the CPU nothing
  *            is written then.
  */

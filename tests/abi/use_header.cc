@@ -141,7 +141,9 @@ static bool takes_chunks_and_padding() {
     call.q(q, {1, 1, 1, 1}).k(k, {1, 3, 1, 1}).v(v, {1, 3, 1, 1}).chunk(2);
     const float alone = compute(call);
     call.leftpad(padding);
-    return alone == 10.0f && compute(call) == 8.0f;
+    const float padded = compute(call);
+    call.diagonal(1);
+    return alone == 10.0f && padded == 8.0f && compute(call) == 0.0f;
 }
 
 /* Runs tasks one after the other, and counts the calls. */

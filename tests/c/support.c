@@ -155,8 +155,12 @@ static const float *row(const flash_tensor_t *tensor, int64_t b, int64_t s, int6
            h * tensor->stride_head;
 }
 
+static int64_t place(const flash_forward_args_t *a, int64_t i) {
+    return i + a->seqlen_k - a->seqlen_q + a->diagonal_offset;
+}
+
 static bool sees(const flash_forward_args_t *a, int64_t i, int64_t j) {
-    const int64_t distance = j - (i + a->seqlen_k - a->seqlen_q);
+    const int64_t distance = j - place(a, i);
     const bool windowed = (a->flags & FLASH_FLAG_WINDOW) != 0;
     if ((a->flags & FLASH_FLAG_CAUSAL) && distance > 0)
         return false;
@@ -202,7 +206,7 @@ static double bias(const flash_forward_args_t *a, int64_t b, int64_t h, int64_t 
         float slope;
         memcpy(&slope, (const char *)a->alibi_slopes + (b * a->alibi_stride_batch + h) * 4,
                sizeof slope);
-        sum -= (double)slope * fabs((double)(i + a->seqlen_k - a->seqlen_q - j));
+        sum -= (double)slope * fabs((double)(place(a, i) - j));
     }
     if (m != NULL) {
         const bool is_last = (m->flags & FLASH_MASK_LAST_KEYS) != 0;

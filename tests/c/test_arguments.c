@@ -114,6 +114,16 @@ typedef struct refusal {
       (args->flags = FLASH_FLAG_WINDOW, args->window_left = args->window_right = -1), INVALID,     \
       "neither window_left nor window_right")                                                      \
     X(chunk_negative, args->attention_chunk = -1, INVALID, "attention_chunk is -1")                \
+    X(diagonal_too_far_to_the_right, args->diagonal_offset = INT32_MAX - args->seqlen_k + 1,       \
+      INVALID,                                                                                     \
+      "diagonal_offset is 2147483643: of 3 queries over 5 keys, some would stand beyond 2^31 - 1") \
+    X(diagonal_too_far_to_the_left, args->diagonal_offset = args->seqlen_q - INT32_MAX - 1,        \
+      INVALID, "diagonal_offset is -2147483645: of 3 queries over 5 keys, some would stand")       \
+    X(diagonal_beyond_all, args->diagonal_offset = INT64_MIN, INVALID,                             \
+      "diagonal_offset is -9223372036854775808")                                                   \
+    X(diagonal_of_a_cuda_device, (args->device = FLASH_DEVICE_CUDA, args->diagonal_offset = -3),   \
+      FLASH_ERROR_UNSUPPORTED,                                                                     \
+      "diagonal_offset is -3, and device is 0x10000: no kernel for CUDA devices serves one")       \
     X(q_dtype_unknown, args->q.dtype = 99, INVALID, "q.dtype is 99")                               \
     X(k_of_e4m3_alone, args->k.dtype = FLASH_DTYPE_E4M3, FLASH_ERROR_UNSUPPORTED,                  \
       "k.dtype is 4 and v.dtype is 3: where one of K and V is of FLASH_DTYPE_E4M3, both are")      \
@@ -147,7 +157,7 @@ typedef struct refusal {
     X(reserved32, args->reserved32 = 1, FLASH_ERROR_UNSUPPORTED, "flash_forward_args_t.reserved")  \
     X(reserved_first, args->reserved[0] = 1, FLASH_ERROR_UNSUPPORTED,                              \
       "flash_forward_args_t.reserved is not zero")                                                 \
-    X(reserved_last, args->reserved[5] = 1, FLASH_ERROR_UNSUPPORTED,                               \
+    X(reserved_last, args->reserved[4] = 1, FLASH_ERROR_UNSUPPORTED,                               \
       "flash_forward_args_t.reserved is not zero")                                                 \
     X(softmax_scale_negative, args->softmax_scale = -0.5f, INVALID, "softmax_scale is -0.5")       \
     X(softmax_scale_nan, args->softmax_scale = NAN, INVALID, "softmax_scale is")                   \

@@ -72,7 +72,8 @@ static flash_params_t random_kind(const flash_config_t *config) {
     const uint32_t kind = random_bits() % 8;
     p.n_heads = p.n_heads_kv * p.group;
     p.window_left = random_bits() % 2 ? -1 : random_length(5000);
-    p.window_right = -1;
+    p.window_right = random_bits() % 2 ? -1 : 0;
+    p.diagonal_offset = random_bits() % 2 ? 0 : random_length(40000) - 20000;
     p.cu_seqlens_q = kind == 1 || kind == 2 ? &some : NULL;
     p.cu_seqlens_k = kind == 2 ? &some : NULL;
     p.seqused_k = kind == 3 || kind == 4 ? &some : NULL;
@@ -89,10 +90,10 @@ static uint64_t least_of(const flash_config_t *config, const flash_params_t *p) 
 static void print_problem(const flash_config_t *c, const flash_params_t *p) {
     print_message(
         "arch %d dtype %d (Q %d) B_r %d B_c %d: batch %d, %d queries, %d keys, %d K/V heads, "
-        "group %d, d_head %d, ragged %d %d %d\n",
+        "group %d, d_head %d, ragged %d %d %d, window %d %d, offset %d\n",
         c->arch, c->dtype, p->q_dtype, c->B_r, c->B_c, p->batch, p->seqlen_q, p->seqlen_k,
         p->n_heads_kv, p->group, p->d_head, p->cu_seqlens_q != NULL, p->cu_seqlens_k != NULL,
-        p->seqused_k != NULL);
+        p->seqused_k != NULL, p->window_left, p->window_right, p->diagonal_offset);
 }
 
 /* ---- Sizes that suffice ---- */

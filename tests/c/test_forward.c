@@ -41,6 +41,23 @@ TEST(masks_and_softcap) {
     }
 }
 
+TEST(a_shifted_diagonal) {
+    static const int64_t offsets[] = {-200, -64, -2, 1, 30, 900};
+    for (int i = 0; i < N_SIZES; i++)
+        for (size_t j = 0; j < sizeof offsets / sizeof offsets[0]; j++) {
+            test_problem_t p;
+            problem_create(&p, SIZES[i], 3);
+            p.args.flags = FLASH_FLAG_CAUSAL | FLASH_FLAG_WINDOW;
+            p.args.window_left = j % 2 ? 40 : -1;
+            p.args.window_right = 0;
+            p.args.diagonal_offset = offsets[j];
+            problem_reallocate_workspace(&p);
+            problem_run(&p);
+            problem_check_result(&p);
+            problem_destroy(&p);
+        }
+}
+
 /* An array of sinks may have any alignment on the CPU. */
 TEST(sinks) {
     static const float values[] = {0.5f, -1, 2, 0, 1, -3, 0.25f, 3};

@@ -3,7 +3,7 @@
  * is none.
  */
 #include "arguments/forward.h"
-#include "kernels/common/sequence.h"
+#include "kernels/common/shifted.h"
 #include "support.h"
 
 enum { MOST_TOKENS = 9 };
@@ -25,31 +25,56 @@ static flash_range_t expected_keys(const flash_params_t *p, int32_t place, int32
     return keys;
 }
 
+static bool same_keys(flash_range_t a, flash_range_t b) {
+    const bool none = a.begin == a.end && b.begin == b.end;
+    return none || (a.begin == b.begin && a.end == b.end);
+}
+
 static void check_sequence(const flash_params_t *p, int32_t len_q, int32_t len_k) {
     const flash_sequence_t s = {.len_q = len_q, .len_k = len_k};
     flash_range_t before = {0, 0};
     for (int32_t i = 0; i < len_q; i++) {
-        const flash_range_t keys = flash_visible_keys(p, &s, i);
-        const flash_range_t expected = expected_keys(p, i + len_k - len_q, len_k);
-        if (keys.begin != expected.begin || keys.end != expected.end)
-            fail_msg("window %d, %d, chunk %d, query %d of %d over %d keys: %d to %d, not %d to %d",
-                     p->window_left, p->window_right, p->attention_chunk, i, len_q, len_k,
-                     keys.begin, keys.end, expected.begin, expected.end);
-        assert_true(keys.begin >= before.begin && keys.end >= before.end);
+        const flash_range_t keys = flash_shifted_keys(p, &s, i);
+        const flash_range_t expected =
+            expected_keys(p, i + len_k - len_q + p->diagonal_offset, len_k);
+        if (!same_keys(keys, expected))
+            fail_msg("window %d, %d, chunk %d, offset %d, query %d of %d over %d keys: %d to %d, "
+                     "not %d to %d",
+                     p->window_left, p->window_right, p->attention_chunk, p->diagonal_offset, i,
+                     len_q, len_k, keys.begin, keys.end, expected.begin, expected.end);
+        assert_true(keys.begin >= before.begin && keys.end >= before.end && keys.end <= len_k);
+        if (p->diagonal_offset == 0)
+            assert_true(same_keys(keys, flash_visible_keys(p, &s, i)));
         before = keys;
     }
 }
 
+static void check_lengths(flash_params_t *p) {
+    p->by_attention_chunk = flash_divider(p->attention_chunk > 0 ? p->attention_chunk : 1);
+    for (int32_t len_q = 0; len_q <= MOST_TOKENS; len_q++)
+        for (int32_t len_k = 0; len_k <= MOST_TOKENS; len_k++)
+            check_sequence(p, len_q, len_k);
+}
+
+static void check_masks(flash_params_t *p) {
+    for (p->window_left = -1; p->window_left < 4; p->window_left++)
+        for (p->window_right = -1; p->window_right < 4; p->window_right++)
+            for (p->attention_chunk = 0; p->attention_chunk < MOST_TOKENS + 2; p->attention_chunk++)
+                check_lengths(p);
+}
+
 TEST(keys_are_those_of_the_definition) {
     flash_params_t p = {.batch = 1};
-    for (p.window_left = -1; p.window_left < 4; p.window_left++)
-        for (p.window_right = -1; p.window_right < 4; p.window_right++)
-            for (p.attention_chunk = 0; p.attention_chunk < MOST_TOKENS + 2; p.attention_chunk++) {
-                p.by_attention_chunk = flash_divider(p.attention_chunk > 0 ? p.attention_chunk : 1);
-                for (int32_t len_q = 0; len_q <= MOST_TOKENS; len_q++)
-                    for (int32_t len_k = 0; len_k <= MOST_TOKENS; len_k++)
-                        check_sequence(&p, len_q, len_k);
-            }
+    check_masks(&p);
+}
+
+TEST(keys_of_a_shifted_diagonal_are_those_of_the_definition) {
+    for (int32_t offset = 1; offset <= 2 * MOST_TOKENS; offset += offset > 4 ? 5 : 1) {
+        flash_params_t p = {.batch = 1, .diagonal_offset = offset};
+        check_masks(&p);
+        p.diagonal_offset = -offset;
+        check_masks(&p);
+    }
 }
 
 TEST(long_chunks_do_not_overflow) {

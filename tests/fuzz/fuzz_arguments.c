@@ -146,6 +146,8 @@ static void take_chunk_and_padding(input_t *in, lengths_t *l, flash_forward_args
     const uint8_t given = take_byte(in);
     if (given & 1)
         a->attention_chunk = take_number(in, 20) - 1;
+    if (given & 8)
+        a->diagonal_offset = (int8_t)take_byte(in) * (given & 16 ? (int64_t)1 << 25 : 1);
     for (int i = 0; i < MOST_BATCH; i++)
         l->leftpad[i] = given & 4 ? take_byte(in) : (int8_t)take_byte(in) % 16;
     a->leftpad_k = given & 2 ? l->leftpad : NULL;

@@ -62,6 +62,7 @@ class AttentionProblem:
     seed: int = 0
     d_head_v: int | None = None  # None: d_head
     v_dtype: str | None = None  # None: that of k
+    diagonal_offset: int = 0
 
     @property
     def types(self) -> tuple[str, str, str]:
@@ -120,6 +121,7 @@ class AttentionProblem:
             "causal": self.causal,
             "window_size": self.window_size,
             "attention_chunk": self.attention_chunk,
+            "diagonal_offset": self.diagonal_offset,
             "softcap": self.softcap,
             "softmax_scale": self.softmax_scale,
             "sinks": None if self.sinks is None else np.array(self.sinks, np.float32),

@@ -31,15 +31,15 @@ REQUIRED = {"cu_seqlens_q", "max_seqlen_q"}
 OPERATORS = {
     "fwd": "softmax_scale causal window_left window_right softcap batch_invariant k_descale "
     "v_descale sinks seqused_q seqused_k alibi_slopes attn_mask mask_bits mask_keys "
-    "attention_chunk leftpad_k n_multiprocessors mask_head_scale",
+    "attention_chunk leftpad_k n_multiprocessors mask_head_scale diagonal_offset",
     "varlen_fwd": "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k page_table v_page_table "
     "page_indptr page_rows softmax_scale causal window_left window_right softcap batch_invariant "
     "k_descale v_descale sinks seqused_q seqused_k alibi_slopes attn_mask mask_bits mask_keys "
-    "attention_chunk leftpad_k n_multiprocessors mask_head_scale",
+    "attention_chunk leftpad_k n_multiprocessors mask_head_scale diagonal_offset",
     "decode": "seqused_k page_table v_page_table page_indptr page_rows max_seqlen_k softmax_scale "
     "causal window_left window_right softcap batch_invariant k_descale v_descale sinks seqused_q "
     "alibi_slopes attn_mask mask_bits mask_keys attention_chunk leftpad_k n_multiprocessors "
-    "mask_head_scale",
+    "mask_head_scale diagonal_offset",
 }
 
 
@@ -122,7 +122,7 @@ def test_functions_for_all_arrays_pass_all_on(name: str, monkeypatch: pytest.Mon
     assert raised.value.args[0] == {x: value for x, value in values.items() if x not in own}
 
 
-@pytest.mark.parametrize("name", ["attention_chunk", "leftpad_k", "n_multiprocessors"])
+@pytest.mark.parametrize("name", ["attention_chunk", "leftpad_k", "n_multiprocessors", "diagonal_offset"])
 def test_an_argument_is_named_in_as_many_files_as_the_page_says(name: str) -> None:
     package, page = BINDINGS / "flashattn", (ROOT / "docs" / "an-argument.md").read_text()
     files = [*package.glob("_*.py"), package / "torch_ops.py", *(package / "_torch").glob("*.py")]

@@ -270,7 +270,8 @@ class flash_forward_args_t(_SizedStructure):
         ("leftpad_k", c_void_p),
         ("n_multiprocessors", c_int32),
         ("reserved32", c_int32),
-        ("reserved", c_uint64 * 6),
+        ("diagonal_offset", c_int64),
+        ("reserved", c_uint64 * 5),
     ]
 
 

@@ -88,6 +88,7 @@ ATTENTION = (
     Argument("leftpad_k", LENGTHS, None, "lengths"),
     Argument("n_multiprocessors", COUNT, 0, "launch"),
     Argument("mask_head_scale", ARRAY, None, "bias"),
+    Argument("diagonal_offset", INTEGER, 0, "mask"),
 )
 OUTPUTS = (
     Argument("out", ARRAY, None, "outputs"),

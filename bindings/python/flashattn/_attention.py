@@ -48,6 +48,7 @@ def flash_attn_func(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     attention_chunk: int = 0,
+    diagonal_offset: int = 0,
     softcap: float = 0.0,
     sinks: Any = None,
     alibi_slopes: Any = None,
@@ -85,6 +86,9 @@ def flash_attn_func(
     window_size      (left, right): keys seen to each side of that diagonal, -1: unbounded
     attention_chunk  with p = i + seqlen_k - seqlen_q, query i sees key j only if
                      p // attention_chunk == j // attention_chunk; none if p < 0. 0: no chunks
+    diagonal_offset  CPU only: query i stands at key i + seqlen_k - seqlen_q + diagonal_offset, and
+                     causal, window_size, attention_chunk and alibi_slopes count from there: for
+                     parts of a sequence's queries and keys, and for windows beside the query
     softcap          scores s become softcap * tanh(s / softcap); 0: none
     sinks            [n_heads]: one more logit per query head in the softmax, without a value:
                      O = sum_j exp(s_j) v_j / (sum_j exp(s_j) + exp(sink)). In units of scaled
@@ -170,6 +174,7 @@ def flash_attn_varlen_func(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     attention_chunk: int = 0,
+    diagonal_offset: int = 0,
     softcap: float = 0.0,
     sinks: Any = None,
     alibi_slopes: Any = None,

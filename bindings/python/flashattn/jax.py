@@ -46,6 +46,7 @@ def flash_attention(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     attention_chunk: int = 0,
+    diagonal_offset: int = 0,
     softcap: float = 0.0,
     sinks: jax.Array | None = None,
     alibi_slopes: jax.Array | None = None,

@@ -45,16 +45,17 @@ class Precision:
 @dataclass(frozen=True)
 class Mask:
     """Holds a causal mask, a window, of which -1 is an unbounded side, and chunks of `chunk` keys,
-    0: none."""
+    0: none, and the offset of the diagonal from which they count."""
 
     causal: bool
     window_left: int
     window_right: int
     chunk: int = 0
+    offset: int = 0
 
     def visible(self, len_q: int, len_k: int) -> np.ndarray:
         """Returns [len_q, len_k]: whether query i sees key j, aligned bottom-right."""
-        diagonal = np.arange(len_q)[:, None] + len_k - len_q
+        diagonal = _places(len_q, len_k, self.offset)
         j = np.arange(len_k)[None, :]
         sees = np.ones((len_q, len_k), bool)
         if self.causal:
@@ -68,18 +69,25 @@ class Mask:
         return sees
 
 
+def _places(len_q: int, len_k: int, offset: int) -> np.ndarray:
+    """Returns [len_q, 1]: the key at which each query stands."""
+    return np.arange(len_q)[:, None] + len_k - len_q + offset
+
+
 @dataclass(frozen=True)
 class Bias:
     """Holds what joins scaled scores: slopes of ALiBi [n_heads] or [batch, n_heads], and a mask
     that broadcasts to [batch, n_heads, seqlen_q, n_keys], with ragged queries to [n_heads, total_q,
     n_keys]. A mask of numbers is added, and -infinity hides; one of bool says what is seen.
     mask_keys says that its columns are the last so many keys of a sequence; None: the first.
-    Numbers are multiplied by factors [n_heads], all but -infinity and 0; no product hides."""
+    Numbers are multiplied by factors [n_heads], all but -infinity and 0; no product hides. offset
+    is that of the diagonal, from which distances count."""
 
     slopes: np.ndarray | None
     mask: np.ndarray | None
     mask_keys: int | None
     factors: np.ndarray | None
+    offset: int
 
     def join(self, scores: np.ndarray, b: int, head: int, q_at: tuple) -> np.ndarray:
         """Returns scores [len_q, len_k] of a head of sequence b with the bias. q_at is the index of
@@ -87,7 +95,7 @@ class Bias:
         scores = scores.copy()
         len_q, len_k = scores.shape
         if self.slopes is not None:
-            diagonal = np.arange(len_q)[:, None] + len_k - len_q
+            diagonal = _places(len_q, len_k, self.offset)
             distance = np.abs(diagonal - np.arange(len_k)[None, :]).astype(scores.dtype)
             slope = self.slopes[head] if self.slopes.ndim == 1 else self.slopes[b, head]
             scores -= scores.dtype.type(slope) * distance
@@ -199,6 +207,7 @@ def _attention(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     attention_chunk: int = 0,
+    diagonal_offset: int = 0,
     softcap: float = 0.0,
     sinks: np.ndarray | None = None,
     alibi_slopes: np.ndarray | None = None,
@@ -219,8 +228,8 @@ def _attention(
     n_heads, d_head = q.shape[-2:]
     group = n_heads // k.shape[-2] if n_heads else 1
     scale = d_head**-0.5 if softmax_scale is None else softmax_scale
-    mask = Mask(causal, *window_size, attention_chunk)
-    bias = Bias(alibi_slopes, attn_mask, mask_keys, mask_head_scale)
+    mask = Mask(causal, *window_size, attention_chunk, diagonal_offset)
+    bias = Bias(alibi_slopes, attn_mask, mask_keys, mask_head_scale, diagonal_offset)
     o = np.zeros((len(precision.places), *q.shape[:-1], v.shape[-1]), precision.compute)
     lse = np.full((*q.shape[:-3], n_heads, q.shape[-3]), -np.inf, precision.compute)
 

@@ -52,6 +52,7 @@ def flash_attn_func(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     attention_chunk: int = 0,
+    diagonal_offset: int = 0,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
@@ -96,8 +97,8 @@ def flash_attn_func(
         q, k, v, out, lse, return_lse, out_dtype, None, pages, bias, softmax_scale, causal, left,
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
     )  # fmt: skip
-    if not (attention_chunk is n_multiprocessors is _ZERO and leftpad_k is None):
-        call += attention_chunk, leftpad_k, n_multiprocessors
+    if not (attention_chunk is n_multiprocessors is diagonal_offset is _ZERO and leftpad_k is None):
+        call += attention_chunk, leftpad_k, n_multiprocessors, diagonal_offset
     if extension.forward and not direct.is_compiled():
         found = extension.forward(*call)
         if found is not None:
@@ -129,6 +130,7 @@ def flash_attn_varlen_func(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     attention_chunk: int = 0,
+    diagonal_offset: int = 0,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
@@ -160,8 +162,8 @@ def flash_attn_varlen_func(
         q, k, v, out, lse, return_lse, out_dtype, ragged, pages, bias, softmax_scale, causal, left,
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
     )  # fmt: skip
-    if not (attention_chunk is n_multiprocessors is _ZERO and leftpad_k is None):
-        call += attention_chunk, leftpad_k, n_multiprocessors
+    if not (attention_chunk is n_multiprocessors is diagonal_offset is _ZERO and leftpad_k is None):
+        call += attention_chunk, leftpad_k, n_multiprocessors, diagonal_offset
     if extension.forward and not direct.is_compiled():
         found = extension.forward(*call)
         if found is not None:

@@ -19,6 +19,7 @@ _PROBLEMS: tuple[tuple[str, tuple, tuple, dict[str, Any]], ...] = (
     ("causal", (1, 130, 3, 128), (1, 130, 1, 128), {"causal": True}),
     ("window", (1, 100, 2, 80), (1, 140, 2, 80), {"window_size": (17, 5)}),
     ("chunks", (1, 100, 2, 80), (1, 140, 2, 80), {"attention_chunk": 48, "causal": True}),
+    ("diagonal", (1, 100, 2, 80), (1, 140, 2, 80), {"diagonal_offset": -60, "causal": True}),
     ("softcap", (1, 33, 4, 64), (1, 77, 4, 64), {"softcap": 5.0, "causal": True}),
     ("sinks", (1, 40, 4, 64), (1, 77, 2, 64), {"sinks": np.array([0.5, -2, 3, 1], np.float32)}),
     ("seqused_k", (2, 7, 8, 96), (2, 90, 2, 96), {"seqused_k": [0, 61]}),

@@ -281,7 +281,8 @@ pub struct flash_forward_args_t {
     pub leftpad_k: *const i32,
     pub n_multiprocessors: i32,
     pub reserved32: i32,
-    pub reserved: [u64; 6],
+    pub diagonal_offset: i64,
+    pub reserved: [u64; 5],
 }
 impl flash_forward_args_t {
     pub const INIT: Self = Self { struct_size: size_of::<Self>() as u32, ..unsafe { core::mem::zeroed() } };
@@ -547,7 +548,8 @@ const _: () = {
     assert!(offset_of!(flash_forward_args_t, leftpad_k) == 528);
     assert!(offset_of!(flash_forward_args_t, n_multiprocessors) == 536);
     assert!(offset_of!(flash_forward_args_t, reserved32) == 540);
-    assert!(offset_of!(flash_forward_args_t, reserved) == 544);
+    assert!(offset_of!(flash_forward_args_t, diagonal_offset) == 544);
+    assert!(offset_of!(flash_forward_args_t, reserved) == 552);
     assert!(size_of::<flash_combine_args_t>() == 312);
     assert!(offset_of!(flash_combine_args_t, struct_size) == 0);
     assert!(offset_of!(flash_combine_args_t, device) == 4);

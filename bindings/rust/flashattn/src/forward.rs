@@ -62,6 +62,7 @@ struct Numbers {
     softmax_scale: f32,
     softcap: f32,
     attention_chunk: i64,
+    diagonal_offset: i64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +117,13 @@ impl<'a, Q: Query, K: Element> Forward<'a, Q, K> {
     /// Chunks of so many keys do not see each other; 0: none.
     pub fn attention_chunk(mut self, n_keys: usize) -> Self {
         self.numbers.attention_chunk = clamped(n_keys);
+        self
+    }
+
+    /// The diagonal is shifted by so many keys: query i stands at key i + seqlen_k - seqlen_q +
+    /// n_keys, and the causal order, the window and chunks count from there.
+    pub fn diagonal_offset(mut self, n_keys: i64) -> Self {
+        self.numbers.diagonal_offset = n_keys;
         self
     }
 
@@ -197,6 +205,7 @@ impl<'a, Q: Query, K: Element> Forward<'a, Q, K> {
             softmax_scale: self.numbers.softmax_scale,
             softcap: self.numbers.softcap,
             attention_chunk: self.numbers.attention_chunk,
+            diagonal_offset: self.numbers.diagonal_offset,
             ..sys::flash_forward_args_t::INIT
         };
         if self.q.repeats() || self.k.repeats() || self.v.repeats() {

@@ -118,6 +118,7 @@ fn numbers_reach_the_library() {
         base(&q, &k, &v).softmax_scale(0.1),
         base(&q, &k, &v).softcap(0.5),
         base(&q, &k, &v).attention_chunk(5),
+        base(&q, &k, &v).causal().diagonal_offset(-1),
     ] {
         assert_ne!(run(other, Q).unwrap().0, plain);
     }
