@@ -122,7 +122,9 @@ def test_functions_for_all_arrays_pass_all_on(name: str, monkeypatch: pytest.Mon
     assert raised.value.args[0] == {x: value for x, value in values.items() if x not in own}
 
 
-@pytest.mark.parametrize("name", ["attention_chunk", "leftpad_k", "n_multiprocessors", "diagonal_offset"])
+@pytest.mark.parametrize(
+    "name", ["attention_chunk", "leftpad_k", "n_multiprocessors", "diagonal_offset"]
+)
 def test_an_argument_is_named_in_as_many_files_as_the_page_says(name: str) -> None:
     package, page = BINDINGS / "flashattn", (ROOT / "docs" / "an-argument.md").read_text()
     files = [*package.glob("_*.py"), package / "torch_ops.py", *(package / "_torch").glob("*.py")]

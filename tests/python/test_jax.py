@@ -40,6 +40,7 @@ PROBLEMS = {
     "one head of K and V": replace(P, n_heads=8, n_heads_kv=1, d_head_v=32),
     "sinks": replace(P, sinks=(0.5, -np.inf, 3.0, -2.0)),
     "chunks": replace(P, attention_chunk=32),
+    "shifted": replace(P, diagonal_offset=-35, bias=BiasCase(slopes=1)),
     "lengths": replace(P, seqused_q=(70, 3), seqused_k=(80, 90), leftpad_k=(5, 0)),
     "ragged": replace(
         P, batch=3, cu_seqlens_q=(0, 1, 1, 71), cu_seqlens_k=(0, 90, 95, 140)
@@ -104,6 +105,11 @@ def test_ends_of_keys_beside_pages_say_the_lengths() -> None:
     options |= {"cu_seqlens_k": np.array([0, 90, 123], np.int32), "max_seqlen_k": 90}
     found = run_problem(P, pages, options)
     assert all(np.array_equal(own, other) for own, other in zip(found, wanted))
+
+
+def test_a_bool_mask_may_have_nobody_to_mask() -> None:
+    q, mask = np.zeros((0, 3, 2, 8), np.float32), np.ones((0, 1, 3, 3), bool)
+    assert flash_attention(q, q, q, attn_mask=mask).shape == q.shape
 
 
 def test_k_and_v_may_have_two_types() -> None:

@@ -86,5 +86,6 @@ def _packed(mask: Any) -> Any:
     does not cover are visible."""
     rest = -mask.shape[-1] % _WORD_BITS
     whole = jnp.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, rest)], constant_values=True)
-    words = whole.reshape(*mask.shape[:-1], -1, _WORD_BITS).astype(jnp.uint32)
+    n_words = whole.shape[-1] // _WORD_BITS
+    words = whole.reshape(*mask.shape[:-1], n_words, _WORD_BITS).astype(jnp.uint32)
     return (words << jnp.arange(_WORD_BITS, dtype=jnp.uint32)).sum(-1, dtype=jnp.uint32)
