@@ -43,11 +43,14 @@ class Op(IntEnum):
     any."""
 
     FORWARD = 0
+    BACKWARD_DQ = 1
+    BACKWARD_DKV = 2
 
     @property
     def symbol(self) -> str:
         """The operation in the name of a kernel."""
-        return {"FORWARD": "fwd"}[self.name]
+        symbols = {"FORWARD": "fwd", "BACKWARD_DQ": "bwd_dq", "BACKWARD_DKV": "bwd_dkv"}
+        return symbols[self.name]
 
     @property
     def word(self) -> str:
@@ -107,6 +110,7 @@ BASIC_FEATURES = int(Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP | Feature
 PAGED_FEATURES = BASIC_FEATURES | Feature.PAGED.value
 ALL_FEATURES = PAGED_FEATURES | Feature.BIAS.value
 CPU_FEATURES = ALL_FEATURES
+GRADIENT_FEATURES = BASIC_FEATURES | Feature.BIAS.value  # K and V in pages have no gradients
 VARLEN = int(Feature.VARLEN)
 
 # The members of flash_config_t after struct_size, in sort order.
@@ -456,6 +460,8 @@ ANY_TYPES = (
     *_quantised(Dtype.Q4_0, *BASIC_TYPES),
 )
 HALF_TYPES = _wide_o(*HALVES)
+GRADIENT_TYPES = _wide_q_and_o(*BASIC_TYPES)
+GRADIENT_ARCHS = (Arch.REFERENCE,)
 CUDA_TYPES = (*HALF_TYPES, *_quantised(Dtype.E4M3, *HALVES))
 SM90_MLA_TYPES = (*CUDA_TYPES, *_quantised(Dtype.LATENT_E4M3, Dtype.BF16))
 
@@ -473,8 +479,11 @@ def _cpu(
     }
     # Kernels that multiply pairs of 16 bits have no products of K and V of two types.
     mixed = MIXED_TYPES if types is ANY_TYPES else ()
-    forward = Rows(CPU, types, rules, CPU_FEATURES, mixed=mixed)
-    return Family(arch, True, {Op.FORWARD: forward}, flags)
+    operations = {Op.FORWARD: Rows(CPU, types, rules, CPU_FEATURES, mixed=mixed)}
+    if arch in GRADIENT_ARCHS:
+        gradients = Rows(CPU, GRADIENT_TYPES, rules, GRADIENT_FEATURES)
+        operations |= {Op.BACKWARD_DQ: gradients, Op.BACKWARD_DKV: gradients}
+    return Family(arch, True, operations, flags)
 
 
 def _cuda(

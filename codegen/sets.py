@@ -67,6 +67,11 @@ CPU_SHIP_TILES = (
     (Arch.NEON_BF16, (Dtype.BF16,), (96, 256)),
 )
 
+GRADIENT_SHIP_TILES = (
+    # arch, (B_r, B_c)
+    (Arch.REFERENCE, (16, 16)),
+)
+
 # SM80 kernels that are installed: for each head dimension and class of features the tile and the
 # fragments held at a time that measured best (docs/performance.md). A row serves every problem
 # that needs no more features than it has, so only features that cost time have rows of their own.
@@ -338,6 +343,24 @@ def ship_cpu() -> list[Config]:
     ]
 
 
+def ship_gradients() -> list[Config]:
+    """Returns the CPU kernels of gradients, which take any d_head and every feature that they may
+    have."""
+    return [
+        config
+        for arch, (B_r, B_c) in GRADIENT_SHIP_TILES
+        for op in (Op.BACKWARD_DQ, Op.BACKWARD_DKV)
+        for config in cartesian(
+            arch=[arch],
+            op=[op],
+            dtype=BASIC_TYPES,
+            B_r=[B_r],
+            B_c=[B_c],
+            features=[rows_of(arch, op).features],
+        )
+    ]
+
+
 def _sm80(
     dtype: Dtype,
     d_head: int,
@@ -565,6 +588,7 @@ def ship() -> list[Config]:
     """Returns the kernels of an installed library, the default build."""
     return (
         ship_cpu()
+        + ship_gradients()
         + ship_sm80()
         + ship_sm80_decode()
         + ship_sm80_mla()

@@ -50,8 +50,8 @@ class File:
         return wrapper_of(self.kernels[0] if self.kernels else self.served[0]).source(self)
 
 
-# The forward kernels of these are one file: types share most of their code
-# (kernels/cpu/tiled/types.h).
+# The forward kernels of these are one file, and so are those of gradients: types share most of
+# their code (kernels/cpu/tiled/types.h).
 ONE_FILE = {Arch.AVX2, Arch.AVX512, Arch.AVX512_BF16, Arch.NEON, Arch.NEON_BF16}
 # The first leave tasks of few rows to the code of the second (kernels/cpu/avx512_few_rows.h).
 SERVED_BY = {Arch.AMX: Arch.AVX512}
@@ -60,14 +60,17 @@ SERVED_BY = {Arch.AMX: Arch.AVX512}
 def files_of(kernels: Sequence[Config]) -> list[File]:
     """Returns the files of these kernels."""
     forward = [c for c in kernels if c.op == Op.FORWARD]
-    apart = [c for c in kernels if c.arch not in ONE_FILE or c.op != Op.FORWARD]
+    apart = [c for c in kernels if c.arch not in ONE_FILE]
     files = [File(Arch(c.arch), kernel_name(c) + wrapper_of(c).suffix, [c]) for c in apart]
     for arch in sorted(ONE_FILE):
+        word = FAMILIES[arch].name.replace("_", "")  # as in the names of kernels
         own = [c for c in forward if c.arch == arch]
         served = [c for c in forward if SERVED_BY.get(Arch(c.arch)) == arch]
+        backward = [c for c in kernels if c.arch == arch and c.op != Op.FORWARD]
         if own or served:
-            word = FAMILIES[arch].name.replace("_", "")  # as in the names of kernels
             files.append(File(arch, f"flash_fwd_{word}.c", own, served))
+        if backward:
+            files.append(File(arch, f"flash_bwd_{word}.c", backward))
     return files
 
 
@@ -108,6 +111,34 @@ def _cpu_kernel(config: Config, family: str) -> str:
     {family}_forward(&config, params, task, scratch);
 }}
 """
+
+
+def _cpu_backward_source(file: File) -> str:
+    family = FAMILIES[file.arch].name
+    kernels = [_cpu_backward_kernel(config, family) for config in file.kernels]
+    return f'#include "cpu/{family}_backward.h"\n\n' + "\n".join(kernels)
+
+
+def _cpu_backward_kernel(config: Config, family: str) -> str:
+    return f"""\
+/* {format_config(config)} */
+{prototype(config)};
+
+{prototype(config)} {{
+    static const flash_config_t config =
+        {indented_initialiser(config, "        ")};
+    {family}_{Op(config.op).word}(&config, params, gradients, task, scratch);
+}}
+"""
+
+
+_CPU_BACKWARD = Wrapper(
+    suffix=".c",
+    header="cpu/backward_kernel.h",
+    parameters="const flash_params_t *params, const flash_gradients_t *gradients,\n"
+    "    const cpu_task_t *task, void *scratch",
+    source=_cpu_backward_source,
+)
 
 
 # CUDA kernels are in namespaces, so that one file can include the sources of several. Each has a
@@ -207,6 +238,8 @@ WRAPPERS = {
         parameters="const flash_params_t *params, const cpu_task_t *task, void *scratch",
         source=_cpu_source,
     ),
+    ("cpu", Op.BACKWARD_DQ): _CPU_BACKWARD,
+    ("cpu", Op.BACKWARD_DKV): _CPU_BACKWARD,
     # The host sees CUDA kernels as functions, which it launches and never calls.
     ("sm80", Op.FORWARD): Wrapper(
         suffix=".cu",

@@ -262,7 +262,9 @@ enum flash_arch {
 
 /** These numbers say what a kernel computes. They never change. */
 enum flash_op {
-    FLASH_OP_FORWARD = 0 /**< O, and LSE where it is wanted */
+    FLASH_OP_FORWARD = 0,     /**< O, and LSE where it is wanted */
+    FLASH_OP_BACKWARD_DQ = 1, /**< the gradient of Q; queries stay, keys pass by */
+    FLASH_OP_BACKWARD_DKV = 2 /**< the gradients of K and V; keys stay, queries pass by */
 };
 
 /** These bits say what a kernel serves beyond full attention over equal lengths. */
@@ -855,7 +857,7 @@ typedef struct flash_forward_args {
     int64_t diagonal_offset;
     /* 0. Room for dropout (its probability, seed and offset) and for positions of queries. Another
      * type of V needs none, since a tensor has its own, nor do other scales, which flash_quant_t
-     * has room for. Backward will have a struct of its own, with a pointer to this one. */
+     * has room for. */
     uint64_t reserved[5];
 } flash_forward_args_t;
 
@@ -941,6 +943,129 @@ FLASH_API flash_status_t flash_select_kernel(const flash_forward_args_t *args,
 FLASH_API flash_status_t flash_query_support(const flash_forward_args_t *args,
                                              const flash_kernel_t *kernel, char *reason,
                                              size_t reason_size);
+
+/* ---------------------------------------------------------------------------------------------
+ * Gradients
+ * ------------------------------------------------------------------------------------------- */
+
+/** Bits of flash_backward_args_t.flags. */
+enum flash_backward_flag {
+    /* The gradient is added to what is there, which is read and rounded once, at the end; an output
+     * of fp32 only. */
+    FLASH_BACKWARD_ADD_DQ = 1,
+    FLASH_BACKWARD_ADD_DK = 2,
+    FLASH_BACKWARD_ADD_DV = 4
+};
+
+/**
+ * The arguments of a call that computes gradients of attention: of Q, K, V and the sinks, from
+ * those of O and LSE.
+ *
+ *     P = exp(s - LSE), with the scores s of the forward pass; with sinks, which LSE lacks,
+ *         P = exp(s - L), L = log(exp(LSE) + exp(sink))
+ *     D = sum over the row of dO * O, less dLSE exp(L - LSE)
+ *     dS = P (dO V^T - D), times 1 - tanh(x)^2 where a softcap made tanh(x) of the score
+ *     dQ = softmax_scale dS K, dK = softmax_scale dS^T Q, dV = P^T dO; dK and dV are summed over
+ *         the query heads of their group
+ *     dsink = - sum over the head's rows of exp(sink - L) (dO * O)
+ *
+ * Whatever the number of threads, the device's load and the other sequences of the batch, the same
+ * call gives the same bits: nothing is added in the order of arrival.
+ *
+ * Refused with FLASH_ERROR_UNSUPPORTED: paging, K and V of other types than fp16, bf16 and fp32 or
+ * of two types, and CUDA devices, for which this version has no kernels. A mask has no gradient,
+ * nor have slopes.
+ */
+typedef struct flash_backward_args {
+    uint32_t struct_size; /**< sizeof(flash_backward_args_t) */
+    uint32_t flags;       /**< FLASH_BACKWARD_... */
+
+    /* The call whose gradients these are: tensors, lengths, masks, device and executor. Its o and
+     * lse are inputs here, both required, as the forward pass wrote them. Its workspace is not
+     * looked at. Read only during the call. */
+    const flash_forward_args_t *forward;
+
+    flash_tensor_t d_o; /**< shaped as o, of o's type */
+    /* The gradient of LSE, fp32, shaped as lse; NULL: none. Strides all 0: those of lse. */
+    const float *d_lse;
+    int64_t d_lse_stride_batch;
+    int64_t d_lse_stride_head;
+    int64_t d_lse_stride_seq;
+
+    /* The gradients, shaped as q, k and v, with strides of their own, so that they may be views of
+     * one packed tensor. Each is of the type of q, k or v, which it has where it names none, or of
+     * fp32. data NULL: it is not wanted. They must not overlap each other nor any input.
+     * Every row of a sequence's place is written: zeros where seqused_q, seqused_k or leftpad_k
+     * leave no query or key, where a query sees no key and a key no query. Rows of ragged tensors
+     * behind the last sequence are left as they are. */
+    flash_tensor_t dq;
+    flash_tensor_t dk;
+    flash_tensor_t dv;
+    float *d_sinks; /**< [n_heads], fp32; NULL: not wanted. Needs forward->sinks */
+
+    /* The tokens of a ragged Q and K, cu_seqlens_q[batch] and cu_seqlens_k[batch], at least. Only
+     * the workspace depends on them. 0: batch * seqlen_q and batch * seqlen_k. */
+    int64_t total_q;
+    int64_t total_k;
+
+    /* The rows that compute dQ, and dK and dV, of FLASH_OP_BACKWARD_DQ and FLASH_OP_BACKWARD_DKV.
+     * NULL: the library chooses. */
+    const flash_kernel_t *dq_kernel;
+    const flash_kernel_t *dkv_kernel;
+
+    /* As flash_forward_args_t.workspace; see flash_backward_workspace_size(). */
+    void *workspace;
+    uint64_t workspace_size; /**< bytes */
+    uint64_t reserved[8];    /**< 0 */
+} flash_backward_args_t;
+
+#define FLASH_BACKWARD_ARGS_INIT                                                                   \
+    {                                                                                              \
+        FLASH_SIZEOF_(flash_backward_args_t), 0, FLASH_NULL_, FLASH_TENSOR_INIT, FLASH_NULL_, 0,   \
+            0, 0, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0,      \
+            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, 0, {                                            \
+            0, 0, 0, 0, 0, 0, 0, 0                                                                 \
+        }                                                                                          \
+    }
+
+/**
+ * Computes gradients. stream is as in flash_forward(). Errors, all before anything is written: as
+ * flash_forward(), and UNSUPPORTED for what flash_backward_args_t says is refused.
+ */
+FLASH_API flash_status_t flash_backward(const flash_backward_args_t *args, flash_stream_t stream);
+
+/**
+ * The bytes of workspace of flash_backward(): *least, without which it is refused, and *best, which
+ * it gains by; either may be NULL. Anything between works. The results have the same bits with
+ * each. Depends on sizes, types, flags and on which of the pointers are NULL, never on data, as
+ * flash_workspace_size(); data of forward's o and lse and of d_o may still be NULL, and so may that
+ * of the gradients when all are. Suffices for a smaller batch and shorter lengths too. Errors: as
+ * flash_backward(), less those about data and workspace.
+ */
+FLASH_API flash_status_t flash_backward_workspace_size(const flash_backward_args_t *args,
+                                                       uint64_t *least, uint64_t *best);
+
+/** Does ahead of time what the first flash_backward(args) would do once, as flash_prepare(). Reads
+ * the same of args as flash_backward_workspace_size(). Errors: as there. */
+FLASH_API flash_status_t flash_backward_prepare(const flash_backward_args_t *args);
+
+/**
+ * The kernels that flash_backward(args) would take, into *dq_kernel and *dkv_kernel (either may be
+ * NULL), and why, into reason[0 ... reason_size), cut to fit (NULL: not wanted). Reads the same of
+ * args as flash_backward_workspace_size(). Errors: as there.
+ */
+FLASH_API flash_status_t flash_backward_select_kernels(const flash_backward_args_t *args,
+                                                       const flash_kernel_t **dq_kernel,
+                                                       const flash_kernel_t **dkv_kernel,
+                                                       char *reason, size_t reason_size);
+
+/**
+ * FLASH_SUCCESS when flash_backward(args) would run with these sizes, types and flags; otherwise
+ * the status that it would return, and the failed condition in reason[0 ... reason_size), cut to
+ * fit (NULL: not wanted). Reads the same of args as flash_backward_workspace_size().
+ */
+FLASH_API flash_status_t flash_backward_query_support(const flash_backward_args_t *args,
+                                                      char *reason, size_t reason_size);
 
 /* ---------------------------------------------------------------------------------------------
  * Measuring and tuning

@@ -5,6 +5,7 @@
 
 #include "arguments/bias_arguments.h"
 #include "arguments/checks.h"
+#include "arguments/gradients.h"
 #include "arguments/lengths.h"
 #include "arguments/paging.h"
 #include "arguments/quant.h"
@@ -101,35 +102,17 @@ static flash_status_t check_alignments(const flash_forward_args_t *a, const flas
     return arguments_check_scale_alignments(p);
 }
 
-/* The shapes of a call's tensors. */
-typedef struct shapes {
-    tensor_shape_t q, k, v, o;
-} shapes_t;
-
-/* LSE is treated as a tensor whose rows have one element. */
-static flash_tensor_t lse_tensor(const flash_forward_args_t *a, const flash_params_t *p,
-                                 const tensor_shape_t *q) {
-    const flash_strides_t *s = &p->lse_stride;
-    return (flash_tensor_t){.data = a->lse,
-                            .stride_batch = s->batch,
-                            .stride_seq = s->seq,
-                            .stride_head = s->head == FLASH_STRIDE_TOTAL ? q->seq : s->head};
-}
-
 static flash_status_t check_lse_stride(const char *name, int64_t stride) {
     FLASH_REQUIRE(stride >= 0, FLASH_ERROR_INVALID_ARGUMENT, "%s is %" PRId64 ": negative", name,
                   stride);
     return FLASH_SUCCESS;
 }
 
-/* Checks LSE, if it is wanted, and adds it to the call's regions. */
+/* Checks LSE, if it is given, and adds it to the call's regions. */
 static flash_status_t check_lse(const flash_forward_args_t *a, const flash_params_t *p,
-                                const shapes_t *s, regions_t *regions) {
-    const flash_tensor_t lse = lse_tensor(a, p, &s->q);
-    tensor_shape_t shape = s->o;
-    shape.d_head = 1;
-    shape.element_size = sizeof *a->lse;
-    shape.is_array = true;
+                                const data_shapes_t *s, regions_t *regions) {
+    const flash_tensor_t lse = tensor_of_rows(a->lse, &p->lse_stride, &s->q);
+    const tensor_shape_t shape = tensor_shape_of_rows(&s->o);
     if (a->lse == NULL)
         return FLASH_SUCCESS;
     if (a->cu_seqlens_q == NULL)
@@ -137,7 +120,8 @@ static flash_status_t check_lse(const flash_forward_args_t *a, const flash_param
     FLASH_TRY(check_lse_stride("lse_stride_head", a->lse_stride_head));
     FLASH_TRY(check_lse_stride("lse_stride_seq", a->lse_stride_seq));
     FLASH_TRY(tensor_check("lse", &lse, &shape));
-    FLASH_TRY(tensor_check_output("lse", &lse, &shape));
+    if (shape.is_output)
+        FLASH_TRY(tensor_check_output("lse", &lse, &shape));
     regions_add(regions, "lse", &lse, &shape);
     return FLASH_SUCCESS;
 }
@@ -168,15 +152,15 @@ typedef struct tokens {
     int64_t longest;
 } tokens_t;
 
-static shapes_t shapes_of(const flash_forward_args_t *a, const flash_params_t *p, tokens_t q_tokens,
-                          tokens_t k_tokens) {
-    shapes_t s = {.q = {.batch = a->cu_seqlens_q ? 1 : a->batch,
-                        .seq = q_tokens.known,
-                        .longest_seq = q_tokens.longest,
-                        .heads = a->n_heads,
-                        .d_head = a->d_head,
-                        .element_size = dtype_size(a->q.dtype),
-                        .may_repeat = (a->flags & FLASH_FLAG_BROADCAST) != 0}};
+static data_shapes_t shapes_of(const flash_forward_args_t *a, const flash_params_t *p,
+                               tokens_t q_tokens, tokens_t k_tokens) {
+    data_shapes_t s = {.q = {.batch = a->cu_seqlens_q ? 1 : a->batch,
+                             .seq = q_tokens.known,
+                             .longest_seq = q_tokens.longest,
+                             .heads = a->n_heads,
+                             .d_head = a->d_head,
+                             .element_size = dtype_size(a->q.dtype),
+                             .may_repeat = (a->flags & FLASH_FLAG_BROADCAST) != 0}};
     s.k = s.o = s.q;
     s.k.batch = p->pages.page_size > 0 ? p->pages.n_pages : a->cu_seqlens_k ? 1 : a->batch;
     s.k.seq = k_tokens.known;
@@ -189,22 +173,25 @@ static shapes_t shapes_of(const flash_forward_args_t *a, const flash_params_t *p
     s.v.element_size = dtype_size(a->v.dtype);
     s.o.d_head = a->d_head_v;
     s.o.element_size = dtype_size(a->o.dtype);
-    s.o.is_output = true;
     return s;
 }
 
 /* Outputs must be apart from all inputs, because kernels read Q again after O has been written, and
- * tasks read everything else while others write O and LSE. */
-static flash_status_t check_tensors(const flash_forward_args_t *a, const problem_t *problem,
+ * tasks read everything else while others write outputs. To a backward call O and LSE are inputs;
+ * a forward call has no `backward`. */
+static flash_status_t check_tensors(const flash_forward_args_t *a,
+                                    const flash_backward_args_t *backward, const problem_t *problem,
                                     tokens_t q_tokens, tokens_t k_tokens) {
     const flash_params_t *p = &problem->params;
-    const shapes_t s = shapes_of(a, p, q_tokens, k_tokens);
+    data_shapes_t s = shapes_of(a, p, q_tokens, k_tokens);
     regions_t regions = {.n = 0};
+    s.o.is_output = backward == NULL;
     FLASH_TRY(tensor_check("q", &a->q, &s.q));
     FLASH_TRY(tensor_check("k", &a->k, &s.k));
     FLASH_TRY(tensor_check("v", &a->v, &s.v));
     FLASH_TRY(tensor_check("o", &a->o, &s.o));
-    FLASH_TRY(tensor_check_output("o", &a->o, &s.o));
+    if (s.o.is_output)
+        FLASH_TRY(tensor_check_output("o", &a->o, &s.o));
     regions_add(&regions, "o", &a->o, &s.o);
     regions_add(&regions, "q", &a->q, &s.q);
     regions_add(&regions, "k", &a->k, &s.k);
@@ -213,6 +200,8 @@ static flash_status_t check_tensors(const flash_forward_args_t *a, const problem
     FLASH_TRY(arguments_check_scales(p, &regions));
     FLASH_TRY(arguments_check_bias(p, s.q.seq, &regions));
     add_arrays(a, problem, &regions);
+    if (backward)
+        FLASH_TRY(arguments_check_gradients(backward, &problem->gradients, &s, &regions));
     return regions_check(&regions);
 }
 
@@ -230,8 +219,9 @@ static void drop_unused_strides(flash_params_t *p, int64_t total_q, int64_t tota
         p->k_stride.seq = p->v_stride.seq = 0;
 }
 
-flash_status_t arguments_check_data(const flash_forward_args_t *checked, bool on_host,
-                                    problem_t *problem) {
+static flash_status_t check_data(const flash_forward_args_t *checked,
+                                 const flash_backward_args_t *backward, bool on_host,
+                                 problem_t *problem) {
     const flash_params_t *p = &problem->params;
     int64_t total_q = known_tokens(p->cu_seqlens_q != NULL, p->seqlen_q);
     const int32_t longest_k = p->pages.page_size > 0 ? p->pages.page_size : p->seqlen_k;
@@ -242,12 +232,24 @@ flash_status_t arguments_check_data(const flash_forward_args_t *checked, bool on
         FLASH_TRY(check_alignments(checked, p));
     if (on_host && p->pages.page_size > 0)
         FLASH_TRY(arguments_check_pages(p, &problem->page_limits));
-    FLASH_TRY(check_tensors(checked, problem, (tokens_t){total_q, p->seqlen_q},
+    FLASH_TRY(check_tensors(checked, backward, problem, (tokens_t){total_q, p->seqlen_q},
                             (tokens_t){total_k, longest_k}));
     if (on_host)
         drop_unused_strides(&problem->params, total_q, total_k);
     problem->total_q = total_q;
     problem->total_k = total_k;
-    problem->has_output = problem->has_output && total_q > 0;
     return FLASH_SUCCESS;
+}
+
+flash_status_t arguments_check_data(const flash_forward_args_t *checked, bool on_host,
+                                    problem_t *problem) {
+    FLASH_TRY(check_data(checked, NULL, on_host, problem));
+    problem->has_output = problem->has_output && problem->total_q > 0;
+    return FLASH_SUCCESS;
+}
+
+flash_status_t arguments_check_backward_data(const flash_backward_args_t *checked, bool on_host,
+                                             problem_t *problem) {
+    FLASH_TRY(check_data(checked->forward, checked, on_host, problem));
+    return on_host ? arguments_check_totals(checked, problem) : FLASH_SUCCESS;
 }

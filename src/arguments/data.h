@@ -12,4 +12,8 @@
 flash_status_t arguments_check_data(const flash_forward_args_t *checked, bool on_host,
                                     problem_t *problem);
 
+/* Does the same for a backward call, whose `forward` is the checked one. */
+flash_status_t arguments_check_backward_data(const flash_backward_args_t *checked, bool on_host,
+                                             problem_t *problem);
+
 #endif

@@ -24,6 +24,23 @@ static void get_axes(const flash_tensor_t *tensor, const tensor_shape_t *shape,
     axes[AXIS_HEAD] = (axis_t){"stride_head", tensor->stride_head, shape->heads};
 }
 
+flash_tensor_t tensor_of_rows(const void *numbers, const flash_strides_t *strides,
+                              const tensor_shape_t *of) {
+    return (flash_tensor_t){.data = (void *)(uintptr_t)numbers,
+                            .stride_batch = strides->batch,
+                            .stride_seq = strides->seq,
+                            .stride_head =
+                                strides->head == FLASH_STRIDE_TOTAL ? of->seq : strides->head};
+}
+
+tensor_shape_t tensor_shape_of_rows(const tensor_shape_t *of) {
+    tensor_shape_t shape = *of;
+    shape.d_head = 1;
+    shape.element_size = sizeof(float);
+    shape.is_array = true;
+    return shape;
+}
+
 bool tensor_is_empty(const tensor_shape_t *shape) {
     return shape->batch == 0 || shape->seq == 0 || shape->heads == 0;
 }

@@ -29,6 +29,12 @@ typedef struct tensor_repeat {
     int64_t n;
 } tensor_repeat_t;
 
+/* Numbers of rows, such as LSE, are treated as a tensor whose rows have one element; these return
+ * it, and its shape beside that of Q or O. */
+flash_tensor_t tensor_of_rows(const void *numbers, const flash_strides_t *strides,
+                              const tensor_shape_t *of);
+tensor_shape_t tensor_shape_of_rows(const tensor_shape_t *of);
+
 bool tensor_is_empty(const tensor_shape_t *shape);
 
 /* Requires data unless the tensor is empty, no negative stride, no stride of 0 by mistake, offsets

@@ -25,6 +25,9 @@ typedef struct family_calls {
     /* Returns the bytes of workspace that the kernel gains by, at the present number of threads. */
     flash_status_t (*workspace)(const flash_kernel_t *kernel, const problem_t *problem,
                                 const device_t *device, uint64_t *size);
+    /* Returns the least bytes that it can do with. NULL: it must have all of the above. */
+    flash_status_t (*least_workspace)(const flash_kernel_t *kernel, const problem_t *problem,
+                                      const device_t *device, uint64_t *size);
     /* Does what the first launch would do once. */
     flash_status_t (*prepare)(const flash_kernel_t *kernel, const problem_t *problem,
                               const device_t *device);

@@ -5,6 +5,7 @@
 #define FLASH_PROBLEM_H
 
 #include "flashattn.h"
+#include "kernels/common/gradients.h"
 #include "kernels/common/params.h"
 #include "kernels/common/sequence.h"
 
@@ -43,7 +44,8 @@ typedef struct wide_q {
 } wide_q_t;
 
 typedef struct problem {
-    flash_params_t params; /* what kernels see of the problem */
+    flash_params_t params;       /* what kernels see of the problem */
+    flash_gradients_t gradients; /* what those of the backward pass see besides */
     wide_q_t wide_q;
     int32_t op;    /* FLASH_OP_..., what is to be computed */
     int32_t dtype; /* of K and V */

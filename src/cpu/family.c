@@ -3,6 +3,7 @@
  */
 #include "config/family.h"
 
+#include "cpu/backward.h"
 #include "cpu/forward.h"
 #include "cpu/launch.h"
 #include "cpu/plan.h"
@@ -35,6 +36,16 @@ static const char *remark_on_processor(const problem_t *problem, const device_t 
 static const family_op_t forward = {
     .obstacle = forward_obstacle, .rank = rank_by_tile, .calls = &cpu_calls, .cpu = &cpu_forward};
 
+static const family_op_t backward_dq = {
+    .rank = rank_by_tile, .calls = &cpu_calls, .cpu = &cpu_backward_dq};
+static const family_op_t backward_dkv = {
+    .rank = rank_by_tile, .calls = &cpu_calls, .cpu = &cpu_backward_dkv};
+
+/* The operations of families with gradients. */
+#define WITH_GRADIENTS                                                                             \
+    [FLASH_OP_FORWARD] = &forward, [FLASH_OP_BACKWARD_DQ] = &backward_dq,                          \
+    [FLASH_OP_BACKWARD_DKV] = &backward_dkv
+
 #define CPU_FAMILY(name, lacks_, remark_, ...)                                                     \
     const family_t family_##name = {.facts = &family_facts_##name,                                 \
                                     .lacks = (lacks_),                                             \
@@ -53,7 +64,7 @@ static const char *lacks_nothing(const device_t *device) {
     (void)device;
     return NULL;
 }
-CPU_FAMILY(reference, lacks_nothing, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
+CPU_FAMILY(reference, lacks_nothing, remark_on_processor, WITH_GRADIENTS);
 
 /* ---- x86-64 ---- */
 

@@ -34,14 +34,30 @@ static flash_status_t acquire_and_plan(const flash_kernel_t *kernel, const probl
     return status;
 }
 
+/* Says what a call needs at the present number of threads. */
+static flash_status_t find_needs(const flash_kernel_t *kernel, const problem_t *problem,
+                                 cpu_needs_t *needs) {
+    parallel_t parallel;
+    FLASH_TRY(acquire_and_plan(kernel, problem, &parallel, needs));
+    parallel_release(&parallel);
+    return FLASH_SUCCESS;
+}
+
 static flash_status_t workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                 const device_t *device, uint64_t *size) {
     (void)device;
-    parallel_t parallel;
     cpu_needs_t needs;
-    FLASH_TRY(acquire_and_plan(kernel, problem, &parallel, &needs));
+    FLASH_TRY(find_needs(kernel, problem, &needs));
     *size = problem->has_output ? needs.workspace : 0;
-    parallel_release(&parallel);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t least_workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                      const device_t *device, uint64_t *size) {
+    (void)device;
+    cpu_needs_t needs;
+    FLASH_TRY(find_needs(kernel, problem, &needs));
+    *size = problem->has_output ? needs.least_workspace : 0;
     return FLASH_SUCCESS;
 }
 
@@ -60,14 +76,13 @@ static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *pro
 static flash_status_t check_workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                       const device_t *device) {
     (void)device;
-    parallel_t parallel;
     cpu_needs_t needs;
-    FLASH_TRY(acquire_and_plan(kernel, problem, &parallel, &needs));
-    parallel_release(&parallel);
+    FLASH_TRY(find_needs(kernel, problem, &needs));
     return cpu_check_workspace(problem, &needs);
 }
 
 const family_calls_t cpu_calls = {.workspace = workspace,
+                                  .least_workspace = least_workspace,
                                   .prepare = prepare,
                                   .check_workspace = check_workspace,
                                   .launch = launch};

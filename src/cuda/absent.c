@@ -51,12 +51,18 @@ static flash_status_t no_launch(const flash_kernel_t *kernel, const problem_t *p
     return absent(device->number);
 }
 
-const family_calls_t sm80_forward_calls = {no_workspace, no_prepare, no_prepare, no_launch};
-const family_calls_t sm80_decode_calls = {no_workspace, no_prepare, no_prepare, no_launch};
-const family_calls_t sm90_forward_calls = {no_workspace, no_prepare, no_prepare, no_launch};
-const family_calls_t sm90_decode_calls = {no_workspace, no_prepare, no_prepare, no_launch};
+#define ABSENT_CALLS                                                                               \
+    {                                                                                              \
+        .workspace = no_workspace, .prepare = no_prepare, .check_workspace = no_prepare,           \
+        .launch = no_launch                                                                        \
+    }
 
-const family_calls_t copy_q_calls = {no_workspace, no_prepare, no_prepare, no_launch};
+const family_calls_t sm80_forward_calls = ABSENT_CALLS;
+const family_calls_t sm80_decode_calls = ABSENT_CALLS;
+const family_calls_t sm90_forward_calls = ABSENT_CALLS;
+const family_calls_t sm90_decode_calls = ABSENT_CALLS;
+
+const family_calls_t copy_q_calls = ABSENT_CALLS;
 
 flash_status_t cuda_append(const append_params_t *params, const device_t *device,
                            flash_stream_t stream) {
