@@ -26,6 +26,7 @@ from ._attention import (
     query_support,
     select_config,
 )
+from ._backward import Gradients, flash_attn_backward
 from .config import (
     Arch,
     Config,
@@ -81,6 +82,7 @@ __all__ = [
     "FlashAttnMemoryError",
     "FlashAttnNotImplementedError",
     "FlashAttnValueError",
+    "Gradients",
     "Isa",
     "Kernel",
     "KernelResources",
@@ -90,6 +92,7 @@ __all__ = [
     "TUNING_HEADER",
     "cuda_devices",
     "device_info",
+    "flash_attn_backward",
     "flash_attn_func",
     "flash_attn_varlen_func",
     "flash_combine",

@@ -68,6 +68,12 @@ FLASH_ARCH_SM90_WIDE = 93
 FLASH_ARCH_MIXED = 100
 
 FLASH_OP_FORWARD = 0
+FLASH_OP_BACKWARD_DQ = 1
+FLASH_OP_BACKWARD_DKV = 2
+
+FLASH_BACKWARD_ADD_DQ = 1
+FLASH_BACKWARD_ADD_DK = 2
+FLASH_BACKWARD_ADD_DV = 4
 
 FLASH_FEATURE_CAUSAL = 1
 FLASH_FEATURE_WINDOW = 2
@@ -275,6 +281,30 @@ class flash_forward_args_t(_SizedStructure):
     ]
 
 
+class flash_backward_args_t(_SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("flags", c_uint32),
+        ("forward", POINTER(flash_forward_args_t)),
+        ("d_o", flash_tensor_t),
+        ("d_lse", c_void_p),
+        ("d_lse_stride_batch", c_int64),
+        ("d_lse_stride_head", c_int64),
+        ("d_lse_stride_seq", c_int64),
+        ("dq", flash_tensor_t),
+        ("dk", flash_tensor_t),
+        ("dv", flash_tensor_t),
+        ("d_sinks", c_void_p),
+        ("total_q", c_int64),
+        ("total_k", c_int64),
+        ("dq_kernel", c_void_p),
+        ("dkv_kernel", c_void_p),
+        ("workspace", c_void_p),
+        ("workspace_size", c_uint64),
+        ("reserved", c_uint64 * 8),
+    ]
+
+
 class flash_team_t(Structure):
     _fields_ = [("reserved", c_uint64 * 48)]
 
@@ -374,6 +404,7 @@ _kernel = c_void_p
 _stream = c_void_p
 _config_p = POINTER(flash_config_t)
 _args_p = POINTER(flash_forward_args_t)
+_backward_p = POINTER(flash_backward_args_t)
 
 # PROTOTYPES holds every exported function: name -> (restype, argtypes).
 PROTOTYPES: dict[str, tuple[object, list[object]]] = {
@@ -400,6 +431,17 @@ PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "flash_prepare": (_status, [_args_p, _kernel]),
     "flash_select_kernel": (_status, [_args_p, POINTER(_kernel), c_void_p, c_size_t]),
     "flash_query_support": (_status, [_args_p, _kernel, c_void_p, c_size_t]),
+    "flash_backward": (_status, [_backward_p, _stream]),
+    "flash_backward_workspace_size": (
+        _status,
+        [_backward_p, POINTER(c_uint64), POINTER(c_uint64)],
+    ),
+    "flash_backward_prepare": (_status, [_backward_p]),
+    "flash_backward_select_kernels": (
+        _status,
+        [_backward_p, POINTER(_kernel), POINTER(_kernel), c_void_p, c_size_t],
+    ),
+    "flash_backward_query_support": (_status, [_backward_p, c_void_p, c_size_t]),
     "flash_measure": (
         _status,
         [_args_p, POINTER(_kernel), c_int32, c_int32, _stream, POINTER(c_double)],

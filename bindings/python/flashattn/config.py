@@ -54,6 +54,8 @@ class Op(enum.IntEnum):
     """Names what a kernel computes."""
 
     FORWARD = _abi.FLASH_OP_FORWARD
+    BACKWARD_DQ = _abi.FLASH_OP_BACKWARD_DQ
+    BACKWARD_DKV = _abi.FLASH_OP_BACKWARD_DKV
 
 
 class Feature(enum.IntFlag):

@@ -1,0 +1,162 @@
+"""This module computes gradients of attention, for arrays of any library."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+from . import _abi, _numbers, _stream, _tensor
+from . import config as _config
+from ._attention import device_workspace
+from ._library import check, library
+from ._problem import Problem
+from ._sinks import sinks_view
+from ._tensor import View
+from .config import ConfigLike
+
+_FLAGS = {
+    "dq": _abi.FLASH_BACKWARD_ADD_DQ,
+    "dk": _abi.FLASH_BACKWARD_ADD_DK,
+    "dv": _abi.FLASH_BACKWARD_ADD_DV,
+}
+
+
+class Gradients(NamedTuple):
+    """Holds what flash_attn_backward() returns: arrays, and None for what was not wanted."""
+
+    dq: Any
+    dk: Any
+    dv: Any
+    d_sinks: Any
+
+
+def flash_attn_backward(
+    d_o: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    *,
+    d_lse: Any = None,
+    dq: Any = None,
+    dk: Any = None,
+    dv: Any = None,
+    d_sinks: Any = None,
+    add: bool = False,
+    dq_config: ConfigLike = None,
+    dkv_config: ConfigLike = None,
+    workspace: Any = None,
+    **options: Any,
+) -> Gradients:
+    """Returns the gradients of q, k, v and the sinks of flash_attn_func(q, k, v, **options), or of
+    flash_attn_varlen_func.
+
+    o and lse are what that call returned with return_lse=True. d_o, shaped as o and of its type, is
+    the gradient of o, and d_lse, shaped as lse, that of lse (None: it has none). options are the
+    keywords of that call that describe the problem; K and V in pages, of e4m3, of latent tokens or
+    of quantised blocks have no gradients.
+
+    dq, dk and dv are arrays of the shapes of q, k and v to write to, each of the type of its tensor
+    or float32; None: a new one of the tensor's type; False: not wanted. With add=True the gradients
+    are added to what the given arrays hold, which must be of float32. d_sinks is an array
+    [n_heads] of float32 in the same way, and is None in the result without sinks.
+
+    dq_config and dkv_config name the kernels; None: the library chooses. workspace is as in
+    flash_attn_func. The same call gives the same bits. Source: flash_backward() in
+    include/flashattn.h.
+    """
+    problem = Problem(q, k, v, options)
+    problem.set_output(o, lse)
+    call = _Call(problem, d_o, d_lse)
+    wanted = {"dq": (dq, q, problem.q), "dk": (dk, k, problem.k), "dv": (dv, v, problem.v)}
+    adds = _numbers.is_true("add", add)
+    results = {name: call.set_gradient(name, *of, adds=adds) for name, of in wanted.items()}
+    results["d_sinks"] = call.set_sinks(d_sinks, options.get("sinks"), q)
+    call.args.dq_kernel = _config.resolve(dq_config)
+    call.args.dkv_kernel = _config.resolve(dkv_config)
+    call.launch(q, workspace)
+    return Gradients(**results)
+
+
+class _Call:
+    """Holds flash_backward_args_t, and views that keep the caller's arrays alive."""
+
+    def __init__(self, problem: Problem, d_o: Any, d_lse: Any) -> None:
+        self.problem = problem
+        self.views = [_like(d_o, "d_o", problem.o_shape, problem)]
+        self.args = _abi.flash_backward_args_t(forward=ctypes.pointer(problem.args))
+        self.args.d_o = _tensor.c_tensor(self.views[0], ragged=problem.ragged_q)
+        if self.views[0].repeats:
+            problem.args.flags |= _abi.FLASH_FLAG_BROADCAST
+        if d_lse is not None:
+            self._set_d_lse(d_lse)
+        if problem.ragged_q:
+            self.args.total_q = problem.q.shape[0]
+        if problem.cu_seqlens_k is not None:
+            self.args.total_k = problem.k.shape[0]
+
+    def _set_d_lse(self, d_lse: Any) -> None:
+        problem = self.problem
+        _stream.check(problem.stream, d_lse=d_lse)
+        found = _tensor.lse_view(d_lse, "d_lse", problem.lse_shape, problem.stream)
+        _tensor.check_same_device("q", problem.q, d_lse=found)
+        self.views.append(found)
+        self.args.d_lse = found.data
+        for member, stride in _tensor.lse_strides(found, ragged=problem.ragged_q).items():
+            setattr(self.args, f"d_{member}", stride)
+
+    def set_gradient(self, name: str, array: Any, of: Any, view: View, *, adds: bool) -> Any:
+        """Points args at the array of a gradient, or at a new one, and returns it."""
+        if array is False:
+            return None
+        if array is None and adds:
+            raise ValueError(f"add is True, and {name} is no array to add to")
+        if array is None:
+            array = _tensor.empty(of, self.problem.device, view.shape, view.dtype, name)
+        found = _like(array, name, view.shape, self.problem)
+        _tensor.check_outputs(**{name: found})
+        ragged = self.problem.ragged_q if name == "dq" else len(view.shape) == 3
+        self.views.append(found)
+        setattr(self.args, name, _tensor.c_tensor(found, ragged=ragged))
+        if adds:
+            self.args.flags |= _FLAGS[name]
+        return array
+
+    def set_sinks(self, d_sinks: Any, sinks: Any, like: Any) -> Any:
+        """Does the same for the gradient of sinks, if there are any."""
+        if sinks is None and d_sinks not in (None, False):
+            raise ValueError("d_sinks is given without sinks")
+        if sinks is None or d_sinks is False:
+            return None
+        n_heads = self.problem.q.shape[-2]
+        if d_sinks is None:
+            d_sinks = _tensor.empty(like, self.problem.device, (n_heads,), "float32", "d_sinks")
+        found = _like(d_sinks, "d_sinks", (n_heads,), self.problem)
+        if found.dtype != "float32" or sinks_view(d_sinks, n_heads, self.problem.stream) != found:
+            raise ValueError(f"d_sinks is {found.dtype}: it must be contiguous float32")
+        _tensor.check_outputs(d_sinks=found)
+        self.views.append(found)
+        self.args.d_sinks = found.data
+        return d_sinks
+
+    def launch(self, like: Any, workspace: Any) -> None:
+        best = ctypes.c_uint64()
+        check(library().flash_backward_workspace_size(self.args, None, best))
+        with device_workspace(self.problem, best.value, like, workspace) as (address, size):
+            self.args.workspace, self.args.workspace_size = address, size
+            check(library().flash_backward(self.args, self.problem.stream))
+
+
+def _like(array: Any, name: str, shape: tuple[int, ...], problem: Problem) -> View:
+    """Returns a view of an array that must have the shape."""
+    _stream.check(problem.stream, **{name: array})
+    found = (
+        _tensor.tensor_view(array, name, len(shape), problem.stream)
+        if len(shape) > 1
+        else _tensor.view(array, name, problem.stream)
+    )
+    if found.shape != shape:
+        raise ValueError(f"{name} has shape {found.shape}, not {shape}")
+    _tensor.check_same_device("q", problem.q, **{name: found})
+    return found
