@@ -54,6 +54,11 @@ TOLD = {
     "src/config/parse.c": "tests/c/test_config_text.c tests/python/test_config.py",
     "src/config/words.*": "tests/c/test_config_text.c tests/python/test_config.py",
     "src/cpu/*": _WHOLE_CALLS,
+    "src/cpu/*_row*": "tests/python/test_backward_call.py",
+    "kernels/cpu/*backward*": "tests/python/test_backward_call.py",
+    "kernels/cpu/gradient_rows.h": "tests/python/test_backward_call.py",
+    "kernels/cpu/row_sum.*": "tests/python/test_backward_call.py",
+    "kernels/common/gradients.h": "tests/python/test_backward_call.py",
     "src/cpu/family.c": "tests/c/test_select.c tests/c/test_table.c",
     "src/cuda/*/*sm?0*.c": """
         tests/c/test_select_families.c tests/codegen/test_codegen_agrees_with_c.py

@@ -12,6 +12,7 @@
 #define FLASH_KERNELS_CPU_BACKWARD_KERNEL_H
 
 #include "common/gradients.h"
+#include "cpu/backward_family.h"
 #include "cpu/cpu_kernel.h"
 
 /* Computes and writes the gradients of the task's rows, or keys, as far as they are wanted. scratch

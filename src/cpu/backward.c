@@ -9,7 +9,6 @@
 #include "core/int64.h"
 #include "core/status.h"
 #include "cpu/items.h"
-#include "kernels/cpu/backward_family.h"
 #include "kernels/cpu/backward_kernel.h"
 
 enum { SHARE_MIN_PAIRS = 1 << 12 }; /* pairs of a query and a key from which threads pay */

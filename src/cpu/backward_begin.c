@@ -6,7 +6,7 @@
  * each at a multiple of 64 bytes: copies of the call's lengths (lengths.h), fp32 [n_heads, n_rows]
  * twice, and double (row_sums.h). The rest is scratch of the kernels.
  */
-#include "cpu/backward.h"
+#include "cpu/backward_begin.h"
 
 #include "core/int64.h"
 #include "core/status.h"

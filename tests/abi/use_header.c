@@ -9,6 +9,7 @@ flash_tensor_t tensor = FLASH_TENSOR_INIT;
 flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
 flash_kernel_resources_t resources = FLASH_KERNEL_RESOURCES_INIT;
 flash_forward_args_t forward_args = FLASH_FORWARD_ARGS_INIT;
+flash_backward_args_t backward_args = FLASH_BACKWARD_ARGS_INIT;
 flash_paging_t paging = FLASH_PAGING_INIT;
 flash_quant_t quant = FLASH_QUANT_INIT;
 flash_combine_args_t combine_args = FLASH_COMBINE_ARGS_INIT;
@@ -21,6 +22,7 @@ int main(void) {
     flash_tensor_t local_tensor = FLASH_TENSOR_INIT;
     flash_device_info_t local_info = FLASH_DEVICE_INFO_INIT;
     flash_forward_args_t local_forward_args = FLASH_FORWARD_ARGS_INIT;
+    flash_backward_args_t local_backward_args = FLASH_BACKWARD_ARGS_INIT;
     flash_paging_t local_paging = FLASH_PAGING_INIT;
     flash_quant_t local_quant = FLASH_QUANT_INIT;
     flash_combine_args_t local_combine_args = FLASH_COMBINE_ARGS_INIT;
@@ -31,10 +33,12 @@ int main(void) {
     local_forward_args.quant = &local_quant;
     local_forward_args.k = flash_tensor_bshd(data, 1, 1, 2);
     local_forward_args.v = flash_tensor_bhsd(data, 1, 1, 2);
+    local_backward_args.forward = &local_forward_args;
     local_combine_args.o = local_tensor;
     local_append_args.rotary = &local_rotary;
     return flash_forward(&local_forward_args, flash_lookup_kernel(&local_config), FLASH_NULL_) ==
                FLASH_SUCCESS &&
+           flash_backward(&local_backward_args, FLASH_NULL_) == FLASH_SUCCESS &&
            flash_combine(&local_combine_args, FLASH_NULL_) == FLASH_SUCCESS &&
            flash_kv_append(&local_append_args, FLASH_NULL_) == FLASH_SUCCESS &&
            flash_device_info(FLASH_DEVICE_CPU, &local_info) == FLASH_SUCCESS;

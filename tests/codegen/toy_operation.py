@@ -7,7 +7,7 @@ Every CPU family computes it, and the reference family has a row.
 # For each file what stands there, and what then does.
 CHANGES = {
     "include/flashattn.h": (
-        ("FLASH_OP_FORWARD = 0 ", "FLASH_OP_COUNT = 1,\n    FLASH_OP_FORWARD = 0 "),
+        ("FLASH_OP_FORWARD = 0,", "FLASH_OP_COUNT = 3,\n    FLASH_OP_FORWARD = 0,"),
         (
             "FLASH_API flash_status_t flash_combine(",
             "FLASH_API flash_status_t flash_count(const flash_forward_args_t *args,\n"
@@ -24,17 +24,17 @@ CHANGES = {
         ),
     ),
     "codegen/facts.py": (
-        ("    FORWARD = 0\n", "    FORWARD = 0\n    COUNT = 1\n"),
-        ('{"FORWARD": "fwd"}', '{"FORWARD": "fwd", "COUNT": "count"}'),
+        ("    BACKWARD_DKV = 2\n", "    BACKWARD_DKV = 2\n    COUNT = 3\n"),
+        ('{"FORWARD": "fwd", ', '{"COUNT": "count", "FORWARD": "fwd", '),
         (
             "MIXED = Layout(",
             'COUNT = Layout("count", shape=("B_r",), any_d_head=True)\nMIXED = Layout(',
         ),
         (
-            "    return Family(arch, True, {Op.FORWARD: forward}, flags)\n",
+            "    return Family(arch, True, operations, flags)\n",
             '    rules = {"d_head": Range(0, INT32_MAX), "B_r": Choice((1, 2))}\n'
             "    count = Rows(COUNT, _wide_o(Dtype.FP32), rules, int(Feature.CAUSAL))\n"
-            "    return Family(arch, True, {Op.FORWARD: forward, Op.COUNT: count}, flags)\n",
+            "    return Family(arch, True, operations | {Op.COUNT: count}, flags)\n",
         ),
     ),
     "codegen/wrappers.py": (

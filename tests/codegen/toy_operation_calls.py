@@ -6,7 +6,7 @@ import flashattn
 from flashattn import _abi
 from flashattn._library import library
 
-FORWARD, COUNT = 0, 1
+FORWARD, COUNT = 0, 3
 FP32 = 3
 UNSUPPORTED, WORKSPACE_TOO_SMALL = 200, 102
 C = library()
@@ -120,7 +120,7 @@ def check_tuning():
         f"{key}{forward}": None,
         f"op=count {key}{forward}": "line 2: op is count, and the kernel's forward",
         f"{key}{count}": "line 2: op is forward, and the kernel's count",
-        f"op=sum {key}{count}": "expected an operation (forward, count)",
+        f"op=sum {key}{count}": "expected an operation (forward, backward_dq, backward_dkv, count)",
     }
     for line, reason in lines.items():
         try:

@@ -24,6 +24,7 @@ STRUCTS = [
     _abi.flash_device_info_t,
     _abi.flash_tensor_t,
     _abi.flash_forward_args_t,
+    _abi.flash_backward_args_t,
     _abi.flash_combine_args_t,
     _abi.flash_kv_append_args_t,
     _abi.flash_rotary_t,

@@ -285,7 +285,7 @@ class flash_backward_args_t(_SizedStructure):
     _fields_ = [
         ("struct_size", c_uint32),
         ("flags", c_uint32),
-        ("forward", POINTER(flash_forward_args_t)),
+        ("forward", c_void_p),
         ("d_o", flash_tensor_t),
         ("d_lse", c_void_p),
         ("d_lse_stride_batch", c_int64),

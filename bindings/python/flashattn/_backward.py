@@ -85,7 +85,7 @@ class _Call:
     def __init__(self, problem: Problem, d_o: Any, d_lse: Any) -> None:
         self.problem = problem
         self.views = [_like(d_o, "d_o", problem.o_shape, problem)]
-        self.args = _abi.flash_backward_args_t(forward=ctypes.pointer(problem.args))
+        self.args = _abi.flash_backward_args_t(forward=ctypes.addressof(problem.args))
         self.args.d_o = _tensor.c_tensor(self.views[0], ragged=problem.ragged_q)
         if self.views[0].repeats:
             problem.args.flags |= _abi.FLASH_FLAG_BROADCAST
