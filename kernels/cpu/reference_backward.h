@@ -36,7 +36,7 @@ static inline reference_query_t reference_query(const flash_params_t *p, const f
     const flash_sequence_t *s = &task->sequence;
     const int64_t at = flash_row_index(p, g, s, task->batch_index, r.head, r.query);
     const reference_query_t query = {
-        .bias = flash_bias_row(&p->bias, s, task->batch_index, r.head, r.query),
+        .bias = flash_shifted_bias_row(p, s, task->batch_index, r.head, r.query),
         .keys = cpu_row_keys(p, task, r),
         .q_index = cpu_row_index(task, &p->q_stride, r),
         .d_o_index = cpu_row_index(task, &g->d_o_stride, r),

@@ -49,6 +49,8 @@ pub const FLASH_ARCH_SM90_MLA: i32 = 92;
 pub const FLASH_ARCH_SM90_WIDE: i32 = 93;
 pub const FLASH_ARCH_MIXED: i32 = 100;
 pub const FLASH_OP_FORWARD: i32 = 0;
+pub const FLASH_OP_BACKWARD_DQ: i32 = 1;
+pub const FLASH_OP_BACKWARD_DKV: i32 = 2;
 pub const FLASH_FEATURE_CAUSAL: i32 = 1;
 pub const FLASH_FEATURE_WINDOW: i32 = 2;
 pub const FLASH_FEATURE_SOFTCAP: i32 = 4;
@@ -71,6 +73,9 @@ pub const FLASH_FLAG_BROADCAST: u32 = 8;
 pub const FLASH_MASK_ADD: i32 = 1;
 pub const FLASH_MASK_BITS: i32 = 2;
 pub const FLASH_MASK_LAST_KEYS: u32 = 1;
+pub const FLASH_BACKWARD_ADD_DQ: i32 = 1;
+pub const FLASH_BACKWARD_ADD_DK: i32 = 2;
+pub const FLASH_BACKWARD_ADD_DV: i32 = 4;
 pub const FLASH_ROTARY_INTERLEAVED: u32 = 1;
 pub const FLASH_ROTARY_Q_AT_START: u32 = 2;
 
@@ -290,6 +295,33 @@ impl flash_forward_args_t {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct flash_backward_args_t {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub forward: *const flash_forward_args_t,
+    pub d_o: flash_tensor_t,
+    pub d_lse: *const f32,
+    pub d_lse_stride_batch: i64,
+    pub d_lse_stride_head: i64,
+    pub d_lse_stride_seq: i64,
+    pub dq: flash_tensor_t,
+    pub dk: flash_tensor_t,
+    pub dv: flash_tensor_t,
+    pub d_sinks: *mut f32,
+    pub total_q: i64,
+    pub total_k: i64,
+    pub dq_kernel: *const flash_kernel_t,
+    pub dkv_kernel: *const flash_kernel_t,
+    pub workspace: *mut c_void,
+    pub workspace_size: u64,
+    pub reserved: [u64; 8],
+}
+impl flash_backward_args_t {
+    pub const INIT: Self = Self { struct_size: size_of::<Self>() as u32, ..unsafe { core::mem::zeroed() } };
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct flash_combine_args_t {
     pub struct_size: u32,
     pub device: i32,
@@ -403,6 +435,11 @@ extern "C" {
     pub fn flash_prepare(args: *const flash_forward_args_t, kernel: *const flash_kernel_t) -> flash_status_t;
     pub fn flash_select_kernel(args: *const flash_forward_args_t, kernel: *mut *const flash_kernel_t, reason: *mut c_char, reason_size: usize) -> flash_status_t;
     pub fn flash_query_support(args: *const flash_forward_args_t, kernel: *const flash_kernel_t, reason: *mut c_char, reason_size: usize) -> flash_status_t;
+    pub fn flash_backward(args: *const flash_backward_args_t, stream: flash_stream_t) -> flash_status_t;
+    pub fn flash_backward_workspace_size(args: *const flash_backward_args_t, least: *mut u64, best: *mut u64) -> flash_status_t;
+    pub fn flash_backward_prepare(args: *const flash_backward_args_t) -> flash_status_t;
+    pub fn flash_backward_select_kernels(args: *const flash_backward_args_t, dq_kernel: *mut *const flash_kernel_t, dkv_kernel: *mut *const flash_kernel_t, reason: *mut c_char, reason_size: usize) -> flash_status_t;
+    pub fn flash_backward_query_support(args: *const flash_backward_args_t, reason: *mut c_char, reason_size: usize) -> flash_status_t;
     pub fn flash_measure(args: *const flash_forward_args_t, kernels: *const *const flash_kernel_t, n_kernels: i32, n_launches: i32, stream: flash_stream_t, seconds: *mut f64) -> flash_status_t;
     pub fn flash_tuning_format(args: *const flash_forward_args_t, kernel: *const flash_kernel_t, seconds: f64, text: *mut c_char, size: usize) -> flash_status_t;
     pub fn flash_set_tuning(text: *const c_char) -> flash_status_t;
@@ -550,6 +587,26 @@ const _: () = {
     assert!(offset_of!(flash_forward_args_t, reserved32) == 540);
     assert!(offset_of!(flash_forward_args_t, diagonal_offset) == 544);
     assert!(offset_of!(flash_forward_args_t, reserved) == 552);
+    assert!(size_of::<flash_backward_args_t>() == 456);
+    assert!(offset_of!(flash_backward_args_t, struct_size) == 0);
+    assert!(offset_of!(flash_backward_args_t, flags) == 4);
+    assert!(offset_of!(flash_backward_args_t, forward) == 8);
+    assert!(offset_of!(flash_backward_args_t, d_o) == 16);
+    assert!(offset_of!(flash_backward_args_t, d_lse) == 88);
+    assert!(offset_of!(flash_backward_args_t, d_lse_stride_batch) == 96);
+    assert!(offset_of!(flash_backward_args_t, d_lse_stride_head) == 104);
+    assert!(offset_of!(flash_backward_args_t, d_lse_stride_seq) == 112);
+    assert!(offset_of!(flash_backward_args_t, dq) == 120);
+    assert!(offset_of!(flash_backward_args_t, dk) == 192);
+    assert!(offset_of!(flash_backward_args_t, dv) == 264);
+    assert!(offset_of!(flash_backward_args_t, d_sinks) == 336);
+    assert!(offset_of!(flash_backward_args_t, total_q) == 344);
+    assert!(offset_of!(flash_backward_args_t, total_k) == 352);
+    assert!(offset_of!(flash_backward_args_t, dq_kernel) == 360);
+    assert!(offset_of!(flash_backward_args_t, dkv_kernel) == 368);
+    assert!(offset_of!(flash_backward_args_t, workspace) == 376);
+    assert!(offset_of!(flash_backward_args_t, workspace_size) == 384);
+    assert!(offset_of!(flash_backward_args_t, reserved) == 392);
     assert!(size_of::<flash_combine_args_t>() == 312);
     assert!(offset_of!(flash_combine_args_t, struct_size) == 0);
     assert!(offset_of!(flash_combine_args_t, device) == 4);
