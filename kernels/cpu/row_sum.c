@@ -9,6 +9,10 @@
 #include <math.h>
 #include <stdbool.h>
 
+/* Where a sink is e^64 times a row's sum or more, dLSE counts less in the row, so that D is finite
+ * (docs/numerics.md). */
+enum { SINK_MOST = 64 };
+
 static int64_t index_of(const q_row_t *row, const flash_strides_t *stride) {
     return row->batch_index * stride->batch + (row->sequence.q_begin + row->query) * stride->seq +
            row->head * stride->head;
@@ -43,6 +47,16 @@ static double add_sink(double lse, double sink) {
     return most == INFINITY ? INFINITY : most + log1p(exp(least - most));
 }
 
+/* Returns the part of dLSE in D, which P is multiplied by. */
+static double lse_part(double d_lse, double lse, double log_sum) {
+    return d_lse * exp(fmin(log_sum - lse, SINK_MOST));
+}
+
+/* Returns the weight of a sink in its row. */
+static double sink_weight(double sink, double log_sum) {
+    return sink == INFINITY && log_sum == INFINITY ? 1 : exp(sink - log_sum);
+}
+
 double cpu_sum_row(const flash_params_t *p, const flash_gradients_t *g, const q_row_t *row) {
     const int64_t at =
         flash_row_index(p, g, &row->sequence, row->batch_index, row->head, row->query);
@@ -52,8 +66,8 @@ double cpu_sum_row(const flash_params_t *p, const flash_gradients_t *g, const q_
     const double log_sum = sees_no_key ? INFINITY : add_sink(lse, sink);
     const double dot = sees_no_key ? 0 : dot_of(p, g, row);
     const double d_lse = g->d_lse ? number_of(p, row, g->d_lse, &g->d_lse_stride) : 0;
-    const double d = sees_no_key || d_lse == 0 ? dot : dot - d_lse * exp(log_sum - lse);
+    const double d = sees_no_key || d_lse == 0 ? dot : dot - lse_part(d_lse, lse, log_sum);
     g->row_d[at] = (float)d;
     g->row_log_sum[at] = (float)log_sum;
-    return sees_no_key || sink == -INFINITY ? 0 : -exp(sink - log_sum) * dot;
+    return sees_no_key || sink == -INFINITY ? 0 : -sink_weight(sink, log_sum) * dot;
 }

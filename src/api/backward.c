@@ -85,10 +85,8 @@ static flash_status_t sizes_of(const backward_t *b, sizes_t *sizes) {
 
 static flash_status_t check_workspace(const backward_t *b) {
     sizes_t sizes;
-    const flash_backward_args_t *a = &b->args;
     FLASH_TRY(sizes_of(b, &sizes));
     const cpu_needs_t needs = {.workspace = sizes.best, .least_workspace = sizes.least};
-    (void)a;
     return cpu_check_workspace(&b->dq.problem, &needs);
 }
 

@@ -114,7 +114,7 @@ static void set_gradients(problem_t *problem, const flash_backward_args_t *a,
         .dv = gradient_of(&a->dv, v, (a->flags & FLASH_BACKWARD_ADD_DV) != 0),
         .d_sinks = a->d_sinks,
         .n_rows = rows_of(a, f)};
-    problem->has_output = f->batch > 0;
+    problem->has_output = f->batch > 0 || a->d_sinks != NULL;
     problem->workspace = a->workspace;
     problem->workspace_size = a->workspace_size;
 }

@@ -243,7 +243,7 @@ def decoded(p: AttentionProblem, inputs: list[np.ndarray]) -> list[np.ndarray]:
     ]
 
 
-def _make_call(
+def make_call(
     p: AttentionProblem, inputs: list[np.ndarray], options: dict[str, np.ndarray] | None = None
 ) -> tuple[CallArguments, Guarded, Guarded]:
     """Makes the call, and the memory for O and LSE. options: more keywords."""
@@ -304,7 +304,7 @@ def run_call(
     workspace_bytes: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Does the same with more keywords, which may say that K and V lie in pages."""
-    call, o, lse = _make_call(p, inputs, options)
+    call, o, lse = make_call(p, inputs, options)
     if workspace_bytes is None:
         workspace_bytes = _workspace_size(call, config)
     kernel = flash_config.resolve(config)

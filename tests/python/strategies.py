@@ -7,6 +7,7 @@ import os
 import numpy as np
 from bias_cases import KINDS as MASKS
 from bias_cases import NUMBERS, BiasCase
+from gradient_problems import NAMES, GradientProblem
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from memory import DTYPES, E4M3, LAYOUTS, QUANT_BLOCKS
@@ -32,6 +33,7 @@ random_problems = settings(
 _LENGTHS = st.one_of(
     st.integers(0, 8), st.integers(0, 200), st.sampled_from([63, 64, 65, 127, 129])
 )
+_SHORT = st.one_of(st.integers(0, 8), st.integers(0, 70), st.sampled_from([63, 64, 65]))
 _FEW_OR_MORE = st.one_of(st.integers(0, 3), _LENGTHS)  # queries: a decoding step, or any number
 _D_HEADS = st.one_of(st.sampled_from([8, 16, 32, 64, 80, 96, 128]), st.integers(1, 136))
 _D_HEADS_OF_BLOCKS = st.sampled_from([32, 64, 96, 128, 160])
@@ -56,17 +58,21 @@ types_of_arrays = types_from(_OF_ARRAYS)
 
 @st.composite
 def attention_problems(
-    draw: st.DrawFn, types: st.SearchStrategy[tuple[str, str]] = any_types
+    draw: st.DrawFn,
+    types: st.SearchStrategy[tuple[str, str]] = any_types,
+    few: st.SearchStrategy[int] = _FEW_OR_MORE,
+    many: st.SearchStrategy[int] = _LENGTHS,
 ) -> AttentionProblem:
     """Draws any problem of the API that is quick enough for float64, whose K and V lie in no pages.
 
-    types    of K and V
+    types        of K and V
+    few, many    numbers of queries, and of keys
     """
     batch = draw(st.integers(0, 3))
     n_heads_kv = draw(st.integers(1, 3))
     group = draw(st.sampled_from([1, 1, 2, 3, 5, 8]))
-    seqlen_q, cu_seqlens_q = draw(_lengths(batch, _FEW_OR_MORE))
-    seqlen_k, cu_seqlens_k = draw(_lengths(batch, _LENGTHS))
+    seqlen_q, cu_seqlens_q = draw(_lengths(batch, few))
+    seqlen_k, cu_seqlens_k = draw(_lengths(batch, many))
     dtype, v_dtype = draw(types)
     takes_any_q = dtype in (E4M3, *QUANT_BLOCKS)
     q_dtype = draw(st.sampled_from(DTYPES if takes_any_q else (dtype, "float32")))
@@ -102,6 +108,27 @@ def attention_problems(
         v_descale=draw(_scales(batch, n_heads_kv)) if dtype == E4M3 else None,
         values=draw(st.sampled_from(VALUES)),
         layouts=draw(st.tuples(*[st.sampled_from(LAYOUTS)] * 4)),
+        seed=draw(st.integers(0, 2**32 - 1)),
+    )
+
+
+@st.composite
+def gradient_problems(draw: st.DrawFn) -> GradientProblem:
+    """Draws any problem of gradients that is quick enough for scalar kernels."""
+    one_type = st.sampled_from(DTYPES).map(lambda dtype: (dtype, dtype))
+    p = draw(attention_problems(one_type, _SHORT, _SHORT))
+    layouts = st.tuples(*[st.sampled_from(LAYOUTS)] * 4)
+    wide = draw(st.tuples(*[st.booleans()] * 3))
+    is_fp32 = [of == "float32" or w for of, w in zip(p.input_types, wide)]
+    may_add = [name for name, fits in zip(("dq", "dk", "dv"), is_fp32) if fits]
+    wanted = draw(st.sets(st.sampled_from(NAMES)))
+    return GradientProblem(
+        forward=p,
+        has_d_lse=draw(st.booleans()),
+        wide=wide,
+        wanted=tuple(x for x in NAMES if x not in wanted or draw(st.booleans())),
+        adds=tuple(x for x in may_add if draw(st.integers(0, 3)) == 0),
+        layouts=draw(layouts),
         seed=draw(st.integers(0, 2**32 - 1)),
     )
 

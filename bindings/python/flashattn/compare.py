@@ -19,6 +19,10 @@ _LSE_ERROR = 1e-5
 _SCORES_WITHIN = 32.0
 # float32 scores beyond that range lose this part of themselves, and O with them.
 _SCORE_ERROR = 1.6e-7
+# Of gradients: relative errors, and the part of the magnitudes of a sum's terms that rounding them
+# to float32 costs, however small the sum is.
+GRADIENT_ERROR = {"bfloat16": 5e-3, "float16": 7e-4, "float32": 2e-5}
+_CANCELLATION = 2.0**-20
 
 
 @dataclass
@@ -72,6 +76,53 @@ def compare(
         _check_direction(result, o[finite], oracle_o[finite], dtype, relative_error)
     if lse is not None:
         _check_lse(result, lse.astype(np.float64), oracle_lse, largest_score, score_error)
+    return result
+
+
+def compare_gradient(
+    name: str,
+    found: np.ndarray,
+    exact: np.ndarray,
+    naive: np.ndarray,
+    magnitude: np.ndarray,
+    *,
+    largest_score: float = 0.0,
+    p_dtype: np.dtype | None = None,
+) -> Deviation:
+    """Measures a gradient (in its own type) against those of gradient_oracle.py. magnitude is that
+    of magnitudes() there; p_dtype is the type that P and dS are rounded to, None: found's."""
+    result = Deviation()
+    dtype = found.dtype
+    found, naive = found.astype(np.float64), naive.astype(np.float64)
+    with np.errstate(over="ignore"):
+        rounded = exact.astype(dtype).astype(np.float64)  # infinite where exact is beyond the type
+    _check_places(result, name, found, rounded)
+    finite = np.isfinite(rounded) & np.isfinite(found)
+    exact, found, magnitude = exact[finite], found[finite], np.abs(magnitude[finite])
+    naive_error = np.abs(naive[finite] - exact)
+    naive_error = np.where(np.isfinite(naive_error), naive_error, 0)
+    of_scores = _SCORE_ERROR * largest_score if _SCORES_WITHIN < largest_score < np.inf else 0.0
+    error = np.abs(found - exact)
+    result.max_error = float(error.max(initial=0))
+    result.max_error_allowed = float(
+        2 * naive_error.max(initial=0)
+        + 1e-5 * np.abs(exact).max(initial=0)
+        + (_CANCELLATION + of_scores) * magnitude.max(initial=0)
+    )
+    if not result.max_error <= result.max_error_allowed:
+        result.failures.append(
+            f"{name}: max error {result.max_error:.3e}, allowed {result.max_error_allowed:.3e}"
+        )
+    part = max(GRADIENT_ERROR[x.name] for x in (dtype, p_dtype or dtype))
+    length, rounding = np.linalg.norm(exact), np.linalg.norm(rounded[finite] - exact)
+    allowed = max(part * length, _ROUNDING * rounding, 2 * np.linalg.norm(naive_error))
+    allowed += _CANCELLATION * np.linalg.norm(magnitude)
+    result.relative_error = float(np.linalg.norm(error) / (length or 1))
+    if largest_score <= _SCORES_WITHIN and np.linalg.norm(error) > allowed:
+        result.failures.append(
+            f"{name}: error {np.linalg.norm(error):.3e} (Frobenius), allowed {allowed:.3e} of "
+            f"{length:.3e}"
+        )
     return result
 
 

@@ -164,7 +164,7 @@ def combine(
     """Returns (O, LSE) in float64 of partial results [n, batch, seqlen_q, n_heads, d_head], their
     LSE [n, batch, n_heads, seqlen_q] and sinks [n_heads], which LSE is without."""
     of_heads = -np.inf if sinks is None else sinks.astype(np.float64)[:, None, None]
-    weight, lse = _softmax(np.moveaxis(lse_partial.astype(np.float64), 0, -1), of_heads)
+    weight, lse = softmax(np.moveaxis(lse_partial.astype(np.float64), 0, -1), of_heads)
     weight = weight.transpose(3, 0, 2, 1)[..., None]
     o = np.where(weight > 0, o_partial.astype(np.float64), 0)  # a row without weight is not read
     return (weight * o).sum(axis=0), lse
@@ -233,9 +233,9 @@ def _attention(
     o = np.zeros((len(precision.places), *q.shape[:-1], v.shape[-1]), precision.compute)
     lse = np.full((*q.shape[:-3], n_heads, q.shape[-3]), -np.inf, precision.compute)
 
-    for b in range(_batch(q, k, cu_seqlens_q, cu_seqlens_k)):
-        q_at = _tokens(b, cu_seqlens_q, _used(seqused_q, b))
-        k_at = _tokens(b, cu_seqlens_k, _used(seqused_k, b))
+    for b in range(batch_size(q, k, cu_seqlens_q, cu_seqlens_k)):
+        q_at = tokens(b, cu_seqlens_q, used(seqused_q, b))
+        k_at = tokens(b, cu_seqlens_k, used(seqused_k, b))
         if pages is not None:
             length = k_at[-1].stop - k_at[-1].start
             k_b = pages.keys(k, pages.table, b, length)
@@ -273,7 +273,7 @@ def _decoded(x: np.ndarray, scale: float, precision: Precision) -> np.ndarray:
         return x.astype(precision.compute) * precision.compute.type(scale)
 
 
-def _batch(q: np.ndarray, k: np.ndarray, cu_seqlens_q: Lengths, cu_seqlens_k: Lengths) -> int:
+def batch_size(q: np.ndarray, k: np.ndarray, cu_seqlens_q: Lengths, cu_seqlens_k: Lengths) -> int:
     if cu_seqlens_q is not None:
         return len(cu_seqlens_q) - 1
     if cu_seqlens_k is not None:
@@ -281,11 +281,11 @@ def _batch(q: np.ndarray, k: np.ndarray, cu_seqlens_q: Lengths, cu_seqlens_k: Le
     return q.shape[0]
 
 
-def _used(seqused: Lengths, b: int) -> int | None:
+def used(seqused: Lengths, b: int) -> int | None:
     return None if seqused is None else int(seqused[b])
 
 
-def _tokens(b: int, cu_seqlens: Lengths, used: int | None) -> tuple:
+def tokens(b: int, cu_seqlens: Lengths, used: int | None) -> tuple:
     """Returns the index of sequence b's tokens: rows of a ragged tensor, or an entry of a padded
     batch."""
     if cu_seqlens is None:
@@ -312,12 +312,12 @@ def _attend(
         if softcap > 0:
             scores = softcap * np.tanh(scores / softcap)
         scores = join_bias(scores)
-        p, lse = _softmax(np.where(visible, scores, -np.inf).astype(precision.compute), sink)
-        o = [_weighted_sum(precision.round_p(p * f) / f, v, visible) for f in precision.places]
+        p, lse = softmax(np.where(visible, scores, -np.inf).astype(precision.compute), sink)
+        o = [weighted_sum(precision.round_p(p * f) / f, v, visible) for f in precision.places]
     return precision.round_o(np.stack(o)), lse
 
 
-def _softmax(
+def softmax(
     scores: np.ndarray, sink: np.ndarray | float = -np.inf
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the softmax along the last axis and the log of the sum of exponentials. The sink is
@@ -333,7 +333,7 @@ def _softmax(
         return np.where(total == 0, 0, p / divisor), lse[..., 0]
 
 
-def _weighted_sum(p: np.ndarray, v: np.ndarray, visible: np.ndarray) -> np.ndarray:
+def weighted_sum(p: np.ndarray, v: np.ndarray, visible: np.ndarray) -> np.ndarray:
     """Returns P V over visible keys only: elsewhere a weight of 0 times NaN or infinity would be
     NaN."""
     finite = np.isfinite(v)
