@@ -77,6 +77,9 @@ static flash_status_t sizes_of(const backward_t *b, sizes_t *sizes) {
     const wants_t wants = wants_of(&b->args);
     const uint64_t begin_size = cpu_backward_begin_size(&b->dq.problem);
     const sizes_t begin = {begin_size, begin_size};
+    *sizes = (sizes_t){0, 0};
+    if (!b->dq.problem.has_output)
+        return FLASH_SUCCESS;
     *sizes = begin;
     if (wants.dq)
         FLASH_TRY(add_row(&b->dq, &begin, sizes));

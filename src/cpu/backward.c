@@ -35,6 +35,11 @@ static int64_t heads_of(const flash_params_t *p) {
     return (int64_t)p->batch * p->n_heads_kv;
 }
 
+/* Returns the tasks of a launch. Sizes that no memory has may overflow 64 bits. */
+static uint64_t count_tasks(const flash_config_t *config, const flash_params_t *p) {
+    return saturating_multiply((uint64_t)heads_of(p), (uint64_t)blocks_of(config, p));
+}
+
 /* Returns a task with all rows and keys of a head, which the caller narrows. */
 static cpu_task_t task_of_head(const flash_params_t *p, int64_t head) {
     const int32_t b = (int32_t)(head / p->n_heads_kv);
@@ -80,13 +85,13 @@ static flash_status_t plan(const flash_kernel_t *kernel, const problem_t *proble
                            int32_t n_threads, cpu_needs_t *needs) {
     const flash_params_t *p = &problem->params;
     const uint64_t scratch = cpu_backward_scratch_size(&kernel->config, p);
-    const int64_t n_tasks = heads_of(p) * blocks_of(&kernel->config, p);
+    const uint64_t n_tasks = max_u64(count_tasks(&kernel->config, p), 1);
     const double pairs = (double)p->batch * p->n_heads * p->seqlen_q * p->seqlen_k;
-    const int64_t workers = pairs < SHARE_MIN_PAIRS ? 1 : min64(n_threads, max64(n_tasks, 1));
-    *needs = (cpu_needs_t){.workspace = saturating_add(
-                               saturating_multiply(scratch, (uint64_t)workers), CACHE_LINE - 1),
-                           .least_workspace = scratch + CACHE_LINE - 1,
-                           .n_workers = (int32_t)workers};
+    const uint64_t workers = pairs < SHARE_MIN_PAIRS ? 1 : min_u64((uint64_t)n_threads, n_tasks);
+    *needs = (cpu_needs_t){
+        .workspace = saturating_add(saturating_multiply(scratch, workers), CACHE_LINE - 1),
+        .least_workspace = scratch + CACHE_LINE - 1,
+        .n_workers = (int32_t)workers};
     return FLASH_SUCCESS;
 }
 
