@@ -163,16 +163,20 @@ static void give_reason(const flash_kernel_t *kernel, const problem_t *problem,
 /* The types of Q and O that rows for a kind of device take with a type of K and V. */
 typedef struct taken {
     type_pairs_t pairs;
-    bool some;     /* there are such rows */
-    bool problems; /* the problem's are among the pairs */
+    bool of_operation; /* there are rows of the problem's operation */
+    bool some;         /* and of its type of K and V */
+    bool problems;     /* the problem's are among the pairs */
 } taken_t;
 
 static taken_t find_types(const problem_t *problem, const device_t *device) {
     taken_t taken = {.some = false};
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const flash_kernel_t *kernel = &kernel_table[i];
-        if (kernel->config.op != problem->op || kernel->config.dtype != problem->dtype ||
+        if (kernel->config.op != problem->op ||
             kernel->family->facts->on_cpu != device_is_cpu(device))
+            continue;
+        taken.of_operation = true;
+        if (kernel->config.dtype != problem->dtype)
             continue;
         types_add(&taken.pairs, &kernel->types->pairs);
         taken.some = true;
@@ -189,6 +193,9 @@ static flash_status_t refuse(const problem_t *problem, const device_t *device) {
     types_name(problem, types);
     words_name_features(problem->features, features);
     device_name(device, where);
+    FLASH_REQUIRE(taken.of_operation || problem->op == FLASH_OP_FORWARD, FLASH_ERROR_UNSUPPORTED,
+                  "no kernel in this library computes gradients (%s) on %s", words_op(problem->op),
+                  where);
     FLASH_REQUIRE(taken.problems || !taken.some, FLASH_ERROR_UNSUPPORTED,
                   "no kernel in this library serves dtype %s on %s: if K and V are %s, Q and O can "
                   "be: %s",

@@ -215,3 +215,15 @@ TEST(a_row_serves_its_own_operation_alone) {
                        "does not serve this problem: op");
     }
 }
+
+TEST(no_kernel_computes_gradients_on_a_cuda_device) {
+    static const int32_t ops[] = {FLASH_OP_BACKWARD_DQ, FLASH_OP_BACKWARD_DKV};
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
+        const flash_kernel_t *kernel = NULL;
+        problem_t problem = problem_of(FLASH_DTYPE_BF16, FLASH_FEATURE_CAUSAL);
+        problem.op = ops[i];
+        assert_refused(select_kernel(&problem, &hopper, &kernel, NULL), FLASH_ERROR_UNSUPPORTED,
+                       i == 0 ? "no kernel in this library computes gradients (backward_dq) on "
+                              : "no kernel in this library computes gradients (backward_dkv) on ");
+    }
+}

@@ -10,7 +10,6 @@ from . import config as _config
 from ._attention import device_workspace
 from ._library import check, library
 from ._problem import Problem
-from ._sinks import sinks_view
 from ._tensor import View
 from .config import ConfigLike
 
@@ -66,9 +65,9 @@ def flash_attn_backward(
     flash_attn_func. The same call gives the same bits. Source: flash_backward() in
     include/flashattn.h.
     """
-    problem = Problem(q, k, v, options)
-    problem.set_output(o, lse)
-    call = _Call(problem, d_o, d_lse)
+    call = _Call(Problem(q, k, v, options), d_o, d_lse)
+    call.set_results(o, lse)
+    problem = call.problem
     wanted = {"dq": (dq, q, problem.q), "dk": (dk, k, problem.k), "dv": (dv, v, problem.v)}
     adds = _numbers.is_true("add", add)
     results = {name: call.set_gradient(name, *of, adds=adds) for name, of in wanted.items()}
@@ -90,21 +89,38 @@ class _Call:
         if self.views[0].repeats:
             problem.args.flags |= _abi.FLASH_FLAG_BROADCAST
         if d_lse is not None:
-            self._set_d_lse(d_lse)
+            self._set_rows("d_lse", d_lse, self.args)
         if problem.ragged_q:
             self.args.total_q = problem.q.shape[0]
         if problem.cu_seqlens_k is not None:
             self.args.total_k = problem.k.shape[0]
 
-    def _set_d_lse(self, d_lse: Any) -> None:
+    def set_results(self, o: Any, lse: Any) -> None:
+        """Points args at O and LSE, which are only read."""
         problem = self.problem
-        _stream.check(problem.stream, d_lse=d_lse)
-        found = _tensor.lse_view(d_lse, "d_lse", problem.lse_shape, problem.stream)
-        _tensor.check_same_device("q", problem.q, d_lse=found)
+        found = _like(o, "o", problem.o_shape, problem)
+        if problem.out_dtype not in (None, found.dtype):
+            raise ValueError(f"o is {found.dtype}, and out_dtype {problem.out_dtype}")
         self.views.append(found)
-        self.args.d_lse = found.data
+        problem.args.o = _tensor.c_tensor(found, ragged=problem.ragged_q)
+        if found.repeats:
+            problem.args.flags |= _abi.FLASH_FLAG_BROADCAST
+        self._set_rows("lse", lse, problem.args)
+
+    def _set_rows(self, name: str, numbers: Any, args: ctypes.Structure) -> None:
+        """Points args at numbers shaped as LSE."""
+        problem = self.problem
+        _stream.check(problem.stream, **{name: numbers})
+        found = _tensor.lse_view(numbers, name, problem.lse_shape, problem.stream)
+        _tensor.check_same_device("q", problem.q, **{name: found})
+        if found.repeats and not any(found.strides):  # the C API would take them for no strides
+            raise ValueError(f"{name} is one number in all places (strides of 0): copy it first")
+        if found.repeats:
+            problem.args.flags |= _abi.FLASH_FLAG_BROADCAST
+        self.views.append(found)
+        setattr(args, name, found.data)
         for member, stride in _tensor.lse_strides(found, ragged=problem.ragged_q).items():
-            setattr(self.args, f"d_{member}", stride)
+            setattr(args, member.replace("lse", name), stride)
 
     def set_gradient(self, name: str, array: Any, of: Any, view: View, *, adds: bool) -> Any:
         """Points args at the array of a gradient, or at a new one, and returns it."""
@@ -125,7 +141,7 @@ class _Call:
 
     def set_sinks(self, d_sinks: Any, sinks: Any, like: Any) -> Any:
         """Does the same for the gradient of sinks, if there are any."""
-        if sinks is None and d_sinks not in (None, False):
+        if sinks is None and d_sinks is not None and d_sinks is not False:
             raise ValueError("d_sinks is given without sinks")
         if sinks is None or d_sinks is False:
             return None
@@ -133,8 +149,12 @@ class _Call:
         if d_sinks is None:
             d_sinks = _tensor.empty(like, self.problem.device, (n_heads,), "float32", "d_sinks")
         found = _like(d_sinks, "d_sinks", (n_heads,), self.problem)
-        if found.dtype != "float32" or sinks_view(d_sinks, n_heads, self.problem.stream) != found:
-            raise ValueError(f"d_sinks is {found.dtype}: it must be contiguous float32")
+        if found.dtype != "float32":
+            raise ValueError(f"d_sinks is {found.dtype}, not float32")
+        if n_heads > 1 and found.strides != (1,):
+            raise ValueError(
+                f"d_sinks is not contiguous (stride {found.strides[0]} elements, not 1)"
+            )
         _tensor.check_outputs(d_sinks=found)
         self.views.append(found)
         self.args.d_sinks = found.data
