@@ -67,7 +67,7 @@ static flash_status_t check_sizes(const flash_backward_args_t *a, const flash_fo
     FLASH_TRY(argument_check_size("total_q", a->total_q));
     FLASH_TRY(argument_check_size("total_k", a->total_k));
     FLASH_REQUIRE(a->d_sinks == NULL || f->sinks != NULL, FLASH_ERROR_INVALID_ARGUMENT,
-                  "d_sinks is given, and forward->sinks is NULL");
+                  "d_sinks is given, and sinks is NULL");
     return argument_check_reserved("flash_backward_args_t", 0, a->reserved,
                                    sizeof a->reserved / sizeof a->reserved[0]);
 }

@@ -24,7 +24,7 @@ static flash_status_t check_d_lse(const flash_backward_args_t *a, const flash_gr
 static flash_status_t check_inputs(const flash_backward_args_t *a, const flash_gradients_t *g,
                                    const data_shapes_t *s, regions_t *regions) {
     FLASH_REQUIRE(a->forward->lse != NULL || tensor_is_empty(&s->q), FLASH_ERROR_INVALID_ARGUMENT,
-                  "forward->lse is NULL: gradients need the LSE of the forward pass");
+                  "lse is NULL: gradients need the LSE of the forward pass");
     FLASH_TRY(tensor_check("d_o", &a->d_o, &s->o));
     regions_add(regions, "d_o", &a->d_o, &s->o);
     return check_d_lse(a, g, s, regions);

@@ -357,7 +357,7 @@ TEST(wrong_sizes_types_and_flags) {
     refuses(adds_16_bits, INVALID, "dk.dtype is 2, and flags says that it is added", true);
     refuses(total_q_negative, INVALID, "total_q is -1", true);
     refuses(total_k_too_large, INVALID, "total_k is 2147483648", true);
-    refuses(sinks_of_none, INVALID, "d_sinks is given, and forward->sinks is NULL", true);
+    refuses(sinks_of_none, INVALID, "d_sinks is given, and sinks is NULL", true);
     refuses(heads, INVALID, "n_heads is 3: not a multiple", true);
 }
 
@@ -384,7 +384,7 @@ CHANGE(sinks_over_dq, g->args.d_sinks = g->data[0] + 3)
 
 TEST(wrong_pointers_and_strides) {
     refuses(no_o, INVALID, "o.data is NULL", false);
-    refuses(no_lse, INVALID, "forward->lse is NULL", false);
+    refuses(no_lse, INVALID, "lse is NULL: gradients need", false);
     refuses(no_d_o, INVALID, "d_o.data is NULL", false);
     refuses(stride_of_d_o, INVALID, "d_o.stride_seq is 0 along more than one place", false);
     refuses(negative_stride, INVALID, "dq.stride_head is -8: negative", false);

@@ -38,14 +38,14 @@ KNOWN = _known_names()
 
 def _names(message: str) -> set[str]:
     """Returns what looks like a name: a word with a dot or a '_' in it, and the subject."""
-    message = re.sub(r"\[-?\d+\]|0x[0-9a-f]+|\d+\.\d+|\bflash_fwd_\w+", "", message)
+    message = re.sub(r"\[-?\d+\]|0x[0-9a-f]+|\d+\.\d+|\bflash_[fb]wd_\w+", "", message)
     found = set(re.findall(r"\b[a-z]\w*(?:\.[a-z]\w*)+\b|\b[a-z]\w*_\w+\b", message))
     subject = re.match(r"(\w\S*) (?:is|overlaps|overflows)\b", message)
     return found | ({subject.group(1)} if subject else set())
 
 
 def _values(kind: type) -> tuple:
-    if kind is ctypes.c_void_p:
+    if kind is ctypes.c_void_p or hasattr(kind, "contents"):
         return (None,)
     if kind is ctypes.c_float:
         return (-1.0, float("nan"))

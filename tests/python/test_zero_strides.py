@@ -17,6 +17,10 @@ BROADCAST = _abi.FLASH_FLAG_BROADCAST
 # Tensors by their members, where each stride is of one kind.
 _TENSORS = {
     "flash_forward_args_t": {"needs the flag": "qkv", "is of an output": "o"},
+    "flash_backward_args_t": {
+        "needs the flag": ["d_o"],
+        "is of an output": ["dq", "dk", "dv"],
+    },
     "flash_combine_args_t": {"needs the flag": ["o_partial"], "is of an output": "o"},
     "flash_kv_append_args_t": {
         "needs the flag": ["k_new", "v_new", "q"],
@@ -25,6 +29,7 @@ _TENSORS = {
 }
 _OTHERS = {
     "needs the flag": [
+        *(f"flash_backward_args_t.d_lse_stride_{axis}" for axis in ("batch", "head", "seq")),
         "flash_combine_args_t.stride_partial",
         "flash_combine_args_t.lse_partial_stride",
         "flash_combine_args_t.lse_partial_stride_batch",
@@ -63,6 +68,8 @@ WALK = [(name, path) for name, build in CALLS.items() for path in build().stride
 
 
 def _kind(call: Call, path: str) -> str:
+    if call.function == "flash_backward" and call.strides[path].array in ("o", "lse"):
+        return "needs the flag"  # they are inputs there
     return KINDS[call.member_type(path)]
 
 
@@ -103,7 +110,7 @@ def test_without_the_flag(name: str, path: str) -> None:
 def test_with_the_flag(name: str, path: str) -> None:
     call = CALLS[name]()
     call.set(path, 0)
-    call.args.flags |= BROADCAST
+    call.allow_repeats()
     if _kind(call, path) in ("repeats", "needs the flag"):
         _assert_repeats(name, call, path)
     else:

@@ -30,12 +30,16 @@ class Stride(NamedTuple):
 
 
 class Call:
-    """`arrays` are by the names that messages give them, `strides` by their members' paths."""
+    """`arrays` are by the names that messages give them, `strides` by their members' paths. Members
+    are those of `args`, or of the struct that it extends."""
 
     _SPACE, _GAP = 1 << 17, 1 << 12
 
-    def __init__(self, function: str, args: ctypes.Structure) -> None:
+    def __init__(
+        self, function: str, args: ctypes.Structure, extends: ctypes.Structure | None = None
+    ) -> None:
         self.function, self.args = function, args
+        self._extended = args if extends is None else extends
         self.structs: dict[str, ctypes.Structure] = {}
         self.arrays: dict[str, np.ndarray] = {}
         self.outputs: list[str] = []
@@ -62,7 +66,7 @@ class Call:
 
     def put_tensor(self, name: str, values: np.ndarray, is_output: bool = False) -> None:
         """Puts a tensor [batch, seq, head, d_head], or several, or one without the first axis."""
-        setattr(self.args, name, _abi.flash_tensor_t(dtype=_DTYPES[values.dtype.name]))
+        setattr(self._root(name), name, _abi.flash_tensor_t(dtype=_DTYPES[values.dtype.name]))
         self.put(name, values)
         for i, axis in enumerate(("head", "seq", "batch")[: values.ndim - 1]):
             self.put_stride(f"{name}.stride_{axis}", name, values.ndim - 2 - i)
@@ -80,15 +84,18 @@ class Call:
 
     def put_struct(self, name: str, struct: ctypes.Structure) -> None:
         self.structs[name] = struct
-        setattr(self.args, name, ctypes.addressof(struct))
+        setattr(self._root(name), name, ctypes.addressof(struct))
 
     # ---- Changing ----
+
+    def _root(self, member: str) -> ctypes.Structure:
+        return self.args if hasattr(type(self.args), member) else self._extended
 
     def _owner(self, path: str) -> tuple[ctypes.Structure, str]:
         *parents, member = path.split(".")
         if not parents:
-            return self.args, member
-        return self.structs.get(parents[0]) or getattr(self.args, parents[0]), member
+            return self._root(member), member
+        return self.structs.get(parents[0]) or getattr(self._root(parents[0]), parents[0]), member
 
     def set(self, path: str, value: object) -> None:
         owner, member = self._owner(path)
@@ -102,7 +109,7 @@ class Call:
         """Returns a member by the type of its struct, as in flash_mask_t.stride_key."""
         owner, member = self._owner(path)
         if isinstance(owner, _abi.flash_tensor_t):
-            return f"{type(self.args).__name__}.{path}"
+            return f"{type(self._root(path.split('.')[0])).__name__}.{path}"
         return f"{type(owner).__name__}.{member}"
 
     def point(self, name: str, address: int) -> None:
@@ -111,6 +118,9 @@ class Call:
         if isinstance(getattr(owner, member), _abi.flash_tensor_t):
             owner, member = getattr(owner, member), "data"
         setattr(owner, member, address)
+
+    def allow_repeats(self) -> None:
+        self._extended.flags |= _abi.FLASH_FLAG_BROADCAST
 
     def run(self) -> int:
         kernel = (None,) if self.function == "flash_forward" else ()
@@ -223,6 +233,42 @@ def paged_by_indptr() -> Call:
     _use_indptr(call)
     call.put("seqused_k", [7, 6])
     return _give_workspace(call)
+
+
+# ---- Gradients ----
+
+
+def _put_gradients(forward: Call) -> Call:
+    """Makes the call for gradients of a call for attention."""
+    assert forward.run() == 0
+    args = forward.args
+    args.workspace, args.workspace_size = None, 0
+    backward = _abi.flash_backward_args_t(forward=ctypes.pointer(args))
+    call = Call("flash_backward", backward, args)
+    call.structs, call.strides = {"forward": args, **forward.structs}, forward.strides
+    for name, array in forward.arrays.items():
+        call.put(name, array)
+    call.put_tensor("d_o", call.random(*call.arrays["o"].shape))
+    call.put("d_lse", call.random(*call.arrays["lse"].shape))
+    for path, (array, axis) in list(call.strides.items()):
+        if array == "lse":
+            call.put_stride(f"d_{path}", "d_lse", axis)
+    for name in ("q", "k", "v"):
+        call.put_tensor(f"d{name}", np.zeros_like(call.arrays[name]), is_output=True)
+    call.put_output("d_sinks", (N_HEADS,))
+    size = ctypes.c_uint64()
+    assert library().flash_backward_workspace_size(backward, None, size) == 0
+    call.workspace = np.zeros(size.value + 4096, np.uint8)
+    backward.workspace, backward.workspace_size = call.workspace.ctypes.data, size.value
+    return call
+
+
+def gradients() -> Call:
+    return _put_gradients(padded())
+
+
+def ragged_gradients() -> Call:
+    return _put_gradients(ragged())
 
 
 # ---- Merging ----
@@ -350,7 +396,8 @@ def appended_to_slots() -> Call:
 CALLS: dict[str, Callable[[], Call]] = {
     build.__name__: build
     for build in (
-        padded, ragged, paged, paged_by_indptr, combined, combined_from_lists,
+        padded, ragged, paged, paged_by_indptr, gradients, ragged_gradients,
+        combined, combined_from_lists,
         appended, appended_to_pages, appended_by_indptr, appended_to_slots,
     )
 }  # fmt: skip
