@@ -49,9 +49,7 @@ class GradientProblem:
 
     @property
     def dtypes(self) -> dict[str, np.dtype]:
-        types = (
-            "float32" if wide else of for wide, of in zip(self.wide, self.forward.input_types)
-        )
+        types = ("float32" if wide else of for wide, of in zip(self.wide, self.forward.input_types))
         return dict(zip(NAMES, map(dtype_of, (*types, "float32"))))
 
     @property
@@ -74,6 +72,10 @@ class Run:
     keep: list[object]
     workspace: GuardedBytes | None = None
 
+    @property
+    def forward(self) -> _abi.flash_forward_args_t:
+        return self.keep[0].args
+
     def sizes(self) -> tuple[int, int]:
         """Returns the least and the best bytes of workspace."""
         least, best = ctypes.c_uint64(), ctypes.c_uint64()
@@ -92,7 +94,9 @@ class Run:
             self.set_workspace(self.sizes()[1])
         check_status(library().flash_backward(self.args, None))
         self.workspace.assert_guards()
-        return Gradients(*(self.gradients[x].take() if x in self.gradients else None for x in NAMES))
+        return Gradients(
+            *(self.gradients[x].take() if x in self.gradients else None for x in NAMES)
+        )
 
 
 def make(
@@ -109,7 +113,7 @@ def make(
     d_lse = random_d_lse(g)
     if d_lse is not None and p.sinks is not None:
         d_lse[_is_outweighed(lse.array, np.array(p.sinks))] = 0
-    args = _abi.flash_backward_args_t(forward=ctypes.pointer(call.args))
+    args = _abi.flash_backward_args_t(forward=ctypes.addressof(call.args))
     d_o = arrange(d_o, g.layouts[0])
     args.d_o = _c_tensor(d_o, "d_o", p.cu_seqlens_q)
     if d_lse is not None:
@@ -211,9 +215,7 @@ def compare_run(
             values[0] = values[0].astype(np.float64) - run.before[name]
             values[0] = values[0].astype(np.float32)
             values[3] = np.abs(values[3]) + np.abs(run.before[name])
-        deviation = compare_gradient(
-            name, *values, largest_score=largest, p_dtype=dtype_of(of_p)
-        )
+        deviation = compare_gradient(name, *values, largest_score=largest, p_dtype=dtype_of(of_p))
         assert deviation.ok, f"{deviation.failures}; {deviation}; replay: {g}, {configs=}"
 
 
@@ -278,9 +280,12 @@ def configs_for(g: GradientProblem) -> list[Configs]:
     """Returns pairs of short forms of kernels here that serve the problem: of each family for both,
     and of one family for dQ and another for dK and dV."""
     of_type = [
-        [str(x.config) for x in gradient_kernels(op) if x.config.dtype == _tensor.DTYPES[g.forward.dtype]]
+        [
+            str(x.config)
+            for x in gradient_kernels(op)
+            if x.config.dtype == _tensor.DTYPES[g.forward.dtype]
+        ]
         for op in OPS
     ]
     longest = max(map(len, of_type))
     return [tuple(row[i % len(row)] for row in of_type) for i in range(longest)]
-

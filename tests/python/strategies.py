@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 from bias_cases import KINDS as MASKS
@@ -117,6 +118,8 @@ def gradient_problems(draw: st.DrawFn) -> GradientProblem:
     """Draws any problem of gradients that is quick enough for scalar kernels."""
     one_type = st.sampled_from(DTYPES).map(lambda dtype: (dtype, dtype))
     p = draw(attention_problems(one_type, _SHORT, _SHORT))
+    offset = st.one_of(st.just(0), st.just(0), st.integers(-8, 8), st.integers(-100, 100))
+    p = replace(p, diagonal_offset=draw(offset))
     layouts = st.tuples(*[st.sampled_from(LAYOUTS)] * 4)
     wide = draw(st.tuples(*[st.booleans()] * 3))
     is_fp32 = [of == "float32" or w for of, w in zip(p.input_types, wide)]

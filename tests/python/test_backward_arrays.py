@@ -17,7 +17,11 @@ def _numbers(*shape: int, seed: int) -> np.ndarray:
 
 def _arrays(**options: object) -> dict[str, np.ndarray]:
     """Returns the arrays of a call by their names."""
-    q, k, v = _numbers(2, 5, 4, 8, seed=0), _numbers(2, 7, 2, 8, seed=1), _numbers(2, 7, 2, 8, seed=2)
+    q, k, v = (
+        _numbers(2, 5, 4, 8, seed=0),
+        _numbers(2, 7, 2, 8, seed=1),
+        _numbers(2, 7, 2, 8, seed=2),
+    )
     o, lse = flashattn.flash_attn_func(q, k, v, return_lse=True, **options)
     return {"d_o": _numbers(*o.shape, seed=3), "q": q, "k": k, "v": v, "o": o, "lse": lse}
 
@@ -53,9 +57,7 @@ def test_given_arrays_are_filled_and_returned() -> None:
     arrays = _arrays(sinks=SINKS)
     expected = _backward(arrays, sinks=SINKS)
     given = [np.empty_like(x) for x in expected]
-    found = _backward(
-        arrays, dq=given[0], dk=given[1], dv=given[2], d_sinks=given[3], sinks=SINKS
-    )
+    found = _backward(arrays, dq=given[0], dk=given[1], dv=given[2], d_sinks=given[3], sinks=SINKS)
     assert all(x is y for x, y in zip(found, given))
     assert all((x == y).all() for x, y in zip(found, expected))
 

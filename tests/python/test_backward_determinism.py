@@ -17,7 +17,15 @@ PROBLEMS = {
     "causal": AttentionProblem(2, 90, 110, 6, 2, 32, "bfloat16", causal=True),
     "many keys": AttentionProblem(1, 2, 3000, 4, 2, 16, sinks=(1.0, 2.0, 3.0, 4.0)),
     "ragged": AttentionProblem(
-        3, 60, 200, 4, 2, 16, "float16", cu_seqlens_q=(0, 60, 61, 70), cu_seqlens_k=(0, 70, 270, 300)
+        3,
+        60,
+        200,
+        4,
+        2,
+        16,
+        "float16",
+        cu_seqlens_q=(0, 60, 61, 70),
+        cu_seqlens_k=(0, 70, 270, 300),
     ),
 }
 every_problem = pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)

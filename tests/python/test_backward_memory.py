@@ -21,10 +21,10 @@ from gradient_problems import (
     make,
     random_d_o,
 )
+from hypothesis import given, settings
 from memory import LAYOUTS
 from problems import AttentionProblem, make_inputs
 from strategies import gradient_problems, random_problems
-from hypothesis import given, settings
 
 RAGGED = AttentionProblem(
     3, 9, 12, 4, 2, 8, cu_seqlens_q=(0, 0, 9, 14), cu_seqlens_k=(0, 5, 5, 17), causal=True
@@ -84,7 +84,7 @@ def test_d_o_may_repeat_where_the_call_says_so() -> None:
     run.args.d_o.stride_batch = run.args.d_o.stride_seq = run.args.d_o.stride_head = 0
     with pytest.raises(ValueError, match=r"d_o\.stride_batch is 0 .* FLASH_FLAG_BROADCAST"):
         run.launch()
-    run.args.forward.contents.flags |= _abi.FLASH_FLAG_BROADCAST
+    run.forward.flags |= _abi.FLASH_FLAG_BROADCAST
     assert _bits(run.launch()) == _bits(expected)
 
 
@@ -122,12 +122,8 @@ EMPTY = {
     "no keys": AttentionProblem(2, 5, 0, 2, 1, 4),
     "neither": AttentionProblem(2, 0, 0, 2, 1, 4),
     "batch 0": AttentionProblem(0, 5, 4, 2, 1, 4),
-    "a ragged batch of 0": AttentionProblem(
-        0, 5, 4, 2, 1, 4, cu_seqlens_q=(0,), cu_seqlens_k=(0,)
-    ),
-    "no tokens": AttentionProblem(
-        2, 5, 4, 2, 1, 4, cu_seqlens_q=(0, 0, 0), cu_seqlens_k=(0, 0, 0)
-    ),
+    "a ragged batch of 0": AttentionProblem(0, 5, 4, 2, 1, 4, cu_seqlens_q=(0,), cu_seqlens_k=(0,)),
+    "no tokens": AttentionProblem(2, 5, 4, 2, 1, 4, cu_seqlens_q=(0, 0, 0), cu_seqlens_k=(0, 0, 0)),
     "no keys in use": AttentionProblem(2, 5, 4, 2, 1, 4, seqused_k=(0, 0)),
     "padding alone": AttentionProblem(2, 5, 4, 2, 1, 4, leftpad_k=(4, 2**31 - 1)),
     "more queries than keys": AttentionProblem(1, 9, 2, 2, 1, 4, causal=True),
@@ -206,11 +202,11 @@ def test_any_workspace_from_least_to_best(g: GradientProblem) -> None:
 @settings(random_problems, max_examples=60)
 @given(gradient_problems())
 def test_the_sizes_grow_with_the_problem(g: GradientProblem) -> None:
-    args = make(replace(g, forward=replace(g.forward, bias=None))).args  # masks have strides
+    run = make(replace(g, forward=replace(g.forward, bias=None)))  # masks have strides
+    args, forward = run.args, run.forward
     sizes = _sizes(args)
     assert sizes[0] <= sizes[1]
     for member in ("batch", "seqlen_q", "seqlen_k"):
-        forward = args.forward.contents
         before = getattr(forward, member)
         setattr(forward, member, before + 7)
         larger = _sizes(args)
@@ -248,7 +244,7 @@ def test_a_larger_workspace_is_asked_for_without_data() -> None:
     """Sizes do not depend on the data of O, LSE, dO and the gradients."""
     run = make(GradientProblem(PADDED))
     sizes = _sizes(run.args)
-    forward = run.args.forward.contents
+    forward = run.forward
     for tensor in (forward.q, forward.k, forward.v, forward.o, run.args.d_o):
         tensor.data = None
     run.args.dq.data = run.args.dk.data = run.args.dv.data = forward.lse = None
@@ -256,7 +252,9 @@ def test_a_larger_workspace_is_asked_for_without_data() -> None:
 
 
 def test_packed_buffers_compare_with_the_oracle() -> None:
-    g = GradientProblem(PADDED, has_d_lse=True, layouts=("padded", "heads_first", "padded", "unaligned"))
+    g = GradientProblem(
+        PADDED, has_d_lse=True, layouts=("padded", "heads_first", "padded", "unaligned")
+    )
     inputs = make_inputs(PADDED)
     run = make(g, inputs)
     compare_run(g, run, run.launch(), inputs)

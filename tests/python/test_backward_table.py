@@ -1,5 +1,6 @@
-"""The table walk of gradients: every row of the two operations that this machine can run is compared
-with the oracle, on problems that each take another path and of each pair of types that it serves.
+"""The table walk of gradients: every row of the two operations that this machine can run is
+compared with the oracle, on problems that each take another path, and of each pair of types that it
+serves.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ PROBLEMS = {
     "window": AttentionProblem(1, 90, 110, 2, 1, 20, window_size=(20, 7)),
     "window_of_one_key": AttentionProblem(1, 13, 61, 1, 1, 8, causal=True, window_size=(0, -1)),
     "chunks": AttentionProblem(1, 70, 90, 2, 1, 16, causal=True, attention_chunk=32),
+    "offset_back": AttentionProblem(2, 40, 60, 2, 1, 16, causal=True, diagonal_offset=-35),
+    "offset_on": AttentionProblem(2, 60, 40, 2, 1, 16, window_size=(9, 2), diagonal_offset=17),
     "softcap": AttentionProblem(1, 40, 40, 2, 2, 32, softcap=3.0),
     "scale": AttentionProblem(1, 40, 40, 2, 2, 32, softmax_scale=0.05),
     "sinks": AttentionProblem(1, 40, 40, 4, 2, 32, sinks=(0.0, 3.0, -2.0, 30.0), causal=True),

@@ -22,6 +22,8 @@ PROBLEMS = {
     "more queries than keys": {"causal": True, "seqlens": (9, 4)},
     "window": {"window_size": (2, 1)},
     "chunks": {"attention_chunk": 3, "causal": True},
+    "a shifted diagonal": {"causal": True, "diagonal_offset": -3, "window_size": (3, -1)},
+    "shifted slopes": {"alibi_slopes": np.array([0.5, 0.25, 0.0, 1.0]), "diagonal_offset": 4},
     "softcap": {"softcap": 1.5},
     "scale": {"softmax_scale": 0.7},
     "sinks": {"sinks": SINKS, "causal": True},

@@ -45,7 +45,7 @@ def _names(message: str) -> set[str]:
 
 
 def _values(kind: type) -> tuple:
-    if kind is ctypes.c_void_p or hasattr(kind, "contents"):
+    if kind is ctypes.c_void_p:
         return (None,)
     if kind is ctypes.c_float:
         return (-1.0, float("nan"))

@@ -38,7 +38,10 @@ POOLS = {("k", "v"), ("v", "k")}
 # from others.
 NO_ARRAYS = {
     "flash_forward_args_t.workspace",
-    *(f"flash_backward_args_t.{name}" for name in ("workspace", "dq_kernel", "dkv_kernel")),
+    *(
+        f"flash_backward_args_t.{name}"
+        for name in ("forward", "workspace", "dq_kernel", "dkv_kernel")
+    ),
     *(f"flash_forward_args_t.{name}" for name in ("executor", "paging", "quant", "mask")),
     "flash_combine_args_t.executor",
     *(f"flash_kv_append_args_t.{name}" for name in ("executor", "paging", "quant", "rotary")),

@@ -243,7 +243,7 @@ def _put_gradients(forward: Call) -> Call:
     assert forward.run() == 0
     args = forward.args
     args.workspace, args.workspace_size = None, 0
-    backward = _abi.flash_backward_args_t(forward=ctypes.pointer(args))
+    backward = _abi.flash_backward_args_t(forward=ctypes.addressof(args))
     call = Call("flash_backward", backward, args)
     call.structs, call.strides = {"forward": args, **forward.structs}, forward.strides
     for name, array in forward.arrays.items():

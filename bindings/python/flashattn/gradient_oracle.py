@@ -19,6 +19,7 @@ import numpy as np
 
 from . import oracle
 
+
 class Gradients(NamedTuple):
     """Holds the gradients of Q, K, V and the sinks (None without sinks)."""
 
@@ -108,6 +109,7 @@ def _gradients(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     attention_chunk: int = 0,
+    diagonal_offset: int = 0,
     softcap: float = 0.0,
     sinks: np.ndarray | None = None,
     alibi_slopes: np.ndarray | None = None,
@@ -124,8 +126,8 @@ def _gradients(
     n_heads, d_head = q.shape[-2:]
     group = n_heads // k.shape[-2] if n_heads else 1
     scale = d_head**-0.5 if softmax_scale is None else softmax_scale
-    mask = oracle.Mask(causal, *window_size, attention_chunk)
-    bias = oracle.Bias(alibi_slopes, attn_mask, mask_keys, mask_head_scale)
+    mask = oracle.Mask(causal, *window_size, attention_chunk, diagonal_offset)
+    bias = oracle.Bias(alibi_slopes, attn_mask, mask_keys, mask_head_scale, diagonal_offset)
     dq, dk, dv = (np.zeros(x.shape, precision.compute) for x in (q, k, v))
     d_sinks = None if sinks is None else np.zeros(n_heads, precision.compute)
 
