@@ -257,8 +257,8 @@ def check_gradient(tensor: Any, name: str) -> None:
     compute."""
     if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise NotImplementedError(
-            f"{name} requires a gradient, and there is no backward pass: use {name}.detach() or "
-            "torch.no_grad()"
+            f"{name} requires a gradient, and flashattn.torch_ops records those of attention's q, "
+            f"k, v and sinks alone: use {name}.detach() or torch.no_grad()"
         )
 
 

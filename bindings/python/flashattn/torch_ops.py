@@ -9,12 +9,13 @@ costs it.
 flash_attn_func, flash_attn_varlen_func, flash_combine and flash_kv_append are those of the package
 flashattn with the same arguments, less `config` and `workspace`, for torch tensors alone. The
 operators are torch.ops.flashattn.fwd, varlen_fwd, decode and combine, each with the overloads
-default (returns O), lse (returns O and LSE) and out (writes to `out` and `lse`), and kv_append,
-which writes to its arguments. docs/torch.md shows them.
+default (returns O), lse (returns O and LSE) and out (writes to `out` and `lse`), kv_append, which
+writes to its arguments, and bwd and varlen_bwd, which compute gradients. docs/torch.md shows them.
 
-A tensor that requires a gradient is refused while gradients are recorded, since there is no
-backward pass. Under torch.autocast q, k and v become the type of autocast. CUDA tensors are
-computed on torch's current stream of their device, with working memory of torch's allocator.
+Attention records gradients of q, k, v and sinks on the CPU, less those of K and V in pages or of
+e4m3; other tensors that require one are refused while gradients are recorded. Under torch.autocast
+q, k and v become the type of autocast. CUDA tensors are computed on torch's current stream of their
+device, with working memory of torch's allocator.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import torch
 from torch import Tensor
 
 from . import _numbers
-from ._torch import append_operator, direct, extension, foreign, schemas
+from ._torch import append_operator, backward, direct, extension, foreign, schemas
 from ._torch.append import append
 from ._torch.arguments import Outputs
 from ._torch.call import PLACES, Call, named
@@ -36,6 +37,7 @@ from ._torch.registration import note_written
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_combine", "flash_kv_append"]
 
+backward.register()
 _ops = torch.ops.flashattn
 _RAGGED, _K_DESCALE, _V_DESCALE = (PLACES[x] for x in ("ragged", "k_descale", "v_descale"))
 _AT_SCALES = schemas.NAMES_OF_APPEND.index("k_descale")
@@ -103,7 +105,7 @@ def flash_attn_func(
         found = extension.forward(*call)
         if found is not None:
             return found if out is lse is None else _noted(found, out, lse)
-    if k_descale is v_descale is None and direct.is_possible(q, k, v):
+    if k_descale is v_descale is None and direct.is_possible(q, k, v, sinks):
         return _results(forward(call), out, lse)
     return _attend("fwd" if pages is None else "decode", call)
 
@@ -168,7 +170,7 @@ def flash_attn_varlen_func(
         found = extension.forward(*call)
         if found is not None:
             return found if out is lse is None else _noted(found, out, lse)
-    if k_descale is v_descale is None and direct.is_possible(q, k, v):
+    if k_descale is v_descale is None and direct.is_possible(q, k, v, sinks):
         return _results(forward(call), out, lse)
     return _attend("varlen_fwd", call)
 

@@ -2,9 +2,9 @@
 as much time as all else that the host does.
 
 It may where the dispatcher would do nothing but find the kernel: tensors of torch's own class, with
-data as it stands, and nothing that watches calls or changes them (compilers, tracers, modes,
-transforms, autocast). Only private functions of torch tell; where torch lacks one of them, no call
-goes directly.
+data as it stands, that need no gradient, and nothing that watches calls or changes them (compilers,
+tracers, modes, transforms, autocast). Only private functions of torch tell; where torch lacks one
+of them, no call goes directly.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 is_compiled = torch.compiler.is_dynamo_compiling
+_records_gradients = torch.is_grad_enabled
 QUESTIONS = tuple(
     getattr(torch._C, name, None)
     for name in (
@@ -27,7 +28,7 @@ IS_KNOWN = None not in QUESTIONS and hasattr(forward_ad, "_current_level")
 _n_modes, _is_transformed, _is_traced, _is_autocast = QUESTIONS
 
 
-def is_possible(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def is_possible(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> bool:
     """Returns whether a call with these tensors may go to the library directly. combine(), which
     has only two tensors, passes the second one twice."""
     if is_compiled() or not IS_KNOWN:
@@ -35,6 +36,10 @@ def is_possible(q: Tensor, k: Tensor, v: Tensor) -> bool:
     if _n_modes() or _is_transformed() or _is_autocast() or _is_traced():
         return False
     if not type(q) is type(k) is type(v) is Tensor or not (q.is_cpu or q.is_cuda):
+        return False
+    if _records_gradients() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return False
+    if sinks is not None and getattr(sinks, "requires_grad", False) and _records_gradients():
         return False
     # The values of a negated tensor are the negatives of what its memory holds.
     return not (q.is_neg() or k.is_neg() or v.is_neg() or forward_ad._current_level >= 0)

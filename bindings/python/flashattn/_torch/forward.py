@@ -77,8 +77,6 @@ def _forward(frame: ForwardFrame, call: Call) -> tuple[Tensor, Tensor | None]:
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
     ) = call[:N_FIRST] if last else call  # fmt: skip
     require_flags(causal, batch_invariant, return_lse)
-    if _records_gradients() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        raise Unsound
     index = q.get_device()
     if not k.get_device() == v.get_device() == index < 0:
         check_devices(q, k, v)

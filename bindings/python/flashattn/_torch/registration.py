@@ -2,8 +2,8 @@
 each with three overloads: default returns O, .lse returns (O, LSE), .out writes to the caller's
 tensors.
 
-One kernel serves the CPU and CUDA. Where torch would record derivatives, tensors that need one are
-refused.
+One kernel serves the CPU and CUDA. Where torch would record derivatives, gradients.py does, and
+tensors of which it has none are refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
-from . import derivatives
+from . import derivatives, gradients
 from .combine import combine
 from .forward import forward, lse_shape
 from .schemas import ARGUMENTS, call_maker, names_of
@@ -113,22 +113,32 @@ _IS_KNOWN = hasattr(forward_ad, "_current_level")
 _PLAIN = {_plain_keys(device) for device in ("CPU", "CUDA") if _IS_KNOWN} - {None}
 
 
-def _underived(name: str, operator: str, kernel: Callable) -> Callable:
-    """Returns what runs before the kernel where torch would record derivatives. It calls the kernel
-    itself where the dispatcher would do nothing between autograd and the kernel, which the call's
-    keys say; otherwise it refuses tensors that need a derivative, and hands the call on to the
-    dispatcher."""
-    names = names_of(ARGUMENTS[name])
-    redispatch = operator_of(operator).redispatch
+def is_plain(keys: torch._C.DispatchKeySet) -> bool:
+    """Returns whether the dispatcher would do nothing between autograd and the kernel of a call
+    with these keys."""
+    return _raw_keys(keys) in _PLAIN and forward_ad._current_level < 0
 
-    def refuse(keys: torch._C.DispatchKeySet, *arguments: Any, **outputs: Any) -> Any:
-        if _raw_keys(keys) in _PLAIN and forward_ad._current_level < 0:
-            return kernel(*arguments, **outputs)  # the kernel refuses gradients too
+
+def _derived(name: str, overload: str, kernel: Callable) -> Callable:
+    """Returns what runs before the kernel where torch would record derivatives. It records
+    gradients, or calls the kernel itself where the dispatcher would do nothing else; otherwise it
+    refuses tensors that need a derivative, and hands the call on to the dispatcher."""
+    names = names_of(ARGUMENTS[name])
+    redispatch = operator_of(name + overload).redispatch
+    record = None
+    if name != "combine":
+        record = gradients.recorder(name, overload.lstrip(".") or "default")
+
+    def derive(keys: torch._C.DispatchKeySet, *arguments: Any, **outputs: Any) -> Any:
+        if gradients.are_wanted(arguments, outputs) and record is not None:
+            return record(keys, arguments, outputs)
+        if is_plain(keys):
+            return kernel(*arguments, **outputs)  # which refuses gradients that nothing records
         derivatives.refuse(names, arguments)
         derivatives.refuse(outputs.keys(), outputs.values())
         return redispatch(keys & torch._C._after_autograd_keyset, *arguments, **outputs)
 
-    return refuse
+    return derive
 
 
 # ---- Autocast ----
@@ -170,7 +180,7 @@ def _implement(name: str, run: Callable) -> None:
         operator = name + overload
         for key in ("CPU", "CUDA"):
             LIBRARY.impl(operator, kernel, key)
-        LIBRARY.impl(operator, _underived(name, operator, kernel), "Autograd", with_keyset=True)
+        LIBRARY.impl(operator, _derived(name, overload, kernel), "Autograd", with_keyset=True)
         torch.library.register_fake(f"flashattn::{operator}", shapes[overload], lib=LIBRARY)
         if name != "combine":
             for key, device_type in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):

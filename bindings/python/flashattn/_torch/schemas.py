@@ -37,6 +37,14 @@ ARGUMENTS = {
     "decode": ", ".join((*_QKV, *_OF_DECODE)),
     "combine": "Tensor o_partial, Tensor lse_partial, Tensor? sinks=None",
 }
+# ARGUMENTS_OF_GRADIENTS holds those of the operators that compute gradients: what the forward pass
+# had and returned, without pages and scales, of which there are none.
+_OF_FORWARD = ("Tensor d_o", *_QKV, "Tensor o", "Tensor lse")
+_DERIVED = _optional(*{argument.group for argument in ATTENTION} - {"ragged", "pages", "scales"})
+ARGUMENTS_OF_GRADIENTS = {
+    "bwd": ", ".join((*_OF_FORWARD, *_DERIVED)),
+    "varlen_bwd": ", ".join((*_OF_FORWARD, *_WITHOUT_DEFAULTS, *_DERIVED)),
+}
 
 
 def _arguments_of_append() -> str:
@@ -68,6 +76,7 @@ def tensors_of(arguments: str) -> list[tuple[int, str]]:
 
 TENSORS = {name: tensors_of(arguments) for name, arguments in ARGUMENTS.items()}
 NAMES = {name: names_of(arguments) for name, arguments in ARGUMENTS.items()}
+NAMES_OF_GRADIENTS = {name: names_of(x) for name, x in ARGUMENTS_OF_GRADIENTS.items()}
 ARGUMENTS_OF_APPEND = _arguments_of_append()
 NAMES_OF_APPEND = names_of(ARGUMENTS_OF_APPEND)
 
