@@ -89,4 +89,6 @@ def test_refusals(fwd: object, qkv: list[torch.Tensor]) -> None:
         fwd(*qkv, q_v=qkv[0])
     qkv[0].requires_grad_()
     with pytest.raises(NotImplementedError, match="q requires a gradient"):
-        fwd(*qkv)
+        fwd(*qkv, kv_batch_idx=int32(0, 1))
+    fwd(*qkv, is_causal=True)[0].square().sum().backward()
+    assert qkv[0].grad.any()

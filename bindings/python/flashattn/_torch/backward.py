@@ -43,6 +43,11 @@ def _kernels(name: str) -> dict[str, Callable]:
         *arguments: Any, d_lse: Tensor | None = None, **wanted: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         places = {x: None if wanted.get(x, True) else False for x in _RESULTS}
+        if arguments[2].ndim == 3:
+            # Tokens behind the last sequence have a gradient too, which the library does not write.
+            for of, x in zip(("dk", "dv"), arguments[2:4]):
+                if places[of] is None:
+                    places[of] = x.new_zeros(x.shape)
         found = run(arguments, d_lse=_readable(d_lse), **places)
         return tuple(arguments[1].new_empty(0) if x is None else x for x in found)
 
@@ -94,21 +99,6 @@ def _shapes(name: str) -> dict[str, Callable]:
 # ---- Derivatives ----
 
 
-class _Gradients(gradients.SingleLevel):
-    """Computes gradients by compute(), and records that those of `tensors` have no gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, compute: Callable, *tensors: Any) -> tuple[Tensor, ...]:
-        return gradients.SingleLevel.run(compute)
-
-    @staticmethod
-    def backward(ctx: Any, *of_results: Any) -> Any:
-        raise NotImplementedError(
-            "the gradients of attention have no gradients themselves: there is no second "
-            "derivative (create_graph=True, or torch.func.grad of a gradient)"
-        )
-
-
 def _derived(name: str, overload: str, kernel: Callable) -> Callable:
     """Returns what runs before the kernel where torch would record derivatives."""
     names = NAMES_OF_GRADIENTS[name]
@@ -127,7 +117,7 @@ def _derived(name: str, overload: str, kernel: Callable) -> Callable:
             (*names[: len(arguments)], *options), (*arguments, *options.values()), may_require
         )
         if is_recorded:
-            return _Gradients.apply(compute, *arguments, *options.values())
+            return gradients.Underived.apply(compute, *arguments, *options.values())
         return compute()
 
     return derive

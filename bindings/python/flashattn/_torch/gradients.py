@@ -143,3 +143,18 @@ class _Attention(SingleLevel):
         if d_sinks is not None:
             d_sinks = d_sinks.to(ctx.sinks_dtype)
         return (None, None, None, *d_qkv, d_sinks)
+
+
+class Underived(SingleLevel):
+    """Computes gradients by compute(), and records that those of `tensors` have no gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, compute: Callable, *tensors: Any) -> Any:
+        return SingleLevel.run(compute)
+
+    @staticmethod
+    def backward(ctx: Any, *of_results: Any) -> Any:
+        raise NotImplementedError(
+            "the gradients of attention have no gradients themselves: there is no second "
+            "derivative (create_graph=True, or torch.func.grad of a gradient)"
+        )

@@ -31,10 +31,13 @@ def refuse_dropout(dropout_p: float) -> None:
         raise NotImplementedError(f"dropout_p is {dropout_p}: there is no dropout, pass 0.0")
 
 
-def refuse_foreign(needed: dict[str, Tensor], **optional: Tensor | None) -> None:
+def refuse_foreign(
+    needed: dict[str, Tensor], *, are_derived: bool = False, **optional: Tensor | None
+) -> None:
     """Raises TypeError for what is no tensor, but for an optional one that is None, ValueError for
     tensors that are sparse, nested, without axes or on another device than the first, and
-    NotImplementedError where autograd would expect a backward pass."""
+    NotImplementedError where autograd would expect a gradient of one, but for the needed ones where
+    are_derived is set: torch_ops records their gradients, or refuses them."""
     given = {**needed, **{name: x for name, x in optional.items() if x is not None}}
     foreign.require(**given)
     first = next(iter(given))
@@ -45,7 +48,7 @@ def refuse_foreign(needed: dict[str, Tensor], **optional: Tensor | None) -> None
             raise ValueError(
                 f"{name} is on the device {x.device}, and {first} on {given[first].device}"
             )
-    refuse_gradients(**given)
+    refuse_gradients(**(optional if are_derived else given))
 
 
 def refuse_foreign_of_cache(
@@ -77,14 +80,14 @@ def refuse_foreign_of_cache(
 
 
 def refuse_gradients(**tensors: Tensor | None) -> None:
-    """Raises NotImplementedError where autograd would expect a backward pass."""
+    """Raises NotImplementedError where autograd would expect a gradient."""
     if not torch.is_grad_enabled():
         return
     for name, tensor in tensors.items():
         if tensor is not None and tensor.requires_grad:
             raise NotImplementedError(
-                f"{name} requires a gradient, and there is no backward pass: call this under "
-                f"torch.no_grad(), or with {name}.detach()"
+                f"{name} requires a gradient, and there is none: call this under torch.no_grad(), "
+                f"or with {name}.detach()"
             )
 
 

@@ -39,26 +39,54 @@ def attend_ragged(
     them, since the number of rows to compute is not known there.
     """
     q, k, v = map(contiguous_rows, (q, k, v))
+    options = options_of_ragged(
+        q,
+        k,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+        **options,
+    )
+    n_rows = _covered_rows(q, options["cu_seqlens_q"])
+    if n_rows == q.shape[0]:
+        return torch_ops.flash_attn_varlen_func(q, k, v, return_lse=return_lse, **options)
+    out, lse = torch_ops.flash_attn_varlen_func(q[:n_rows], k, v, return_lse=True, **options)
+    n_others = q.shape[0] - n_rows
+    out = torch.nn.functional.pad(out, (0, 0, 0, 0, 0, n_others))
+    lse = torch.nn.functional.pad(lse, (0, n_others), value=-torch.inf)
+    return (out, lse) if return_lse else out
+
+
+def options_of_ragged(
+    q: Tensor,
+    k: Tensor,
+    *,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    max_seqlen_q: int | None,
+    max_seqlen_k: int | None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Returns keywords of torch_ops.flash_attn_varlen_func for these of attend_ragged()."""
     cu_seqlens_q = ends_of("cu_seqlens_q", cu_seqlens_q)
     cu_seqlens_k = ends_of("cu_seqlens_k", cu_seqlens_k)
     if options.get("page_table") is None:
         max_seqlen_k = _longest(k, cu_seqlens_k, max_seqlen_k)
-    options = {
+    return {
         "cu_seqlens_q": cu_seqlens_q,
         "cu_seqlens_k": cu_seqlens_k,
         "max_seqlen_q": _longest(q, cu_seqlens_q, max_seqlen_q),
         "max_seqlen_k": max_seqlen_k,
         **options,
     }
-    n_rows = _covered_rows(q, cu_seqlens_q)
-    if n_rows == q.shape[0]:
-        return torch_ops.flash_attn_varlen_func(q, k, v, return_lse=return_lse, **options)
-    out = q.new_zeros((*q.shape[:-1], v.shape[-1]))
-    lse = torch.full((q.shape[1], q.shape[0]), -torch.inf)
-    torch_ops.flash_attn_varlen_func(
-        q[:n_rows], k, v, out=out[:n_rows], lse=lse[:, :n_rows], **options
-    )
-    return (out, lse) if return_lse else out
+
+
+def covers_all_rows(q: Tensor, options: dict[str, Any]) -> bool:
+    """Returns whether each row of q belongs to a sequence of the cu_seqlens_q of attend_ragged(),
+    if there is one."""
+    ends = ends_of("cu_seqlens_q", options.get("cu_seqlens_q"))
+    return _covered_rows(q, ends) == q.shape[0]
 
 
 def _covered_rows(q: Tensor, cu_seqlens_q: Tensor | None) -> int:

@@ -4,12 +4,15 @@ Names, order and defaults of the arguments are flash_attn's, and so are results:
 with return_attn_probs=True (O, LSE, S_dmask), where S_dmask is empty, as it is there without
 dropout. A row that sees no key has O = 0 and LSE = +infinity.
 
-Arguments that change no result are taken and ignored: deterministic, num_splits. dropout_p, and
-tensors that require a gradient, raise NotImplementedError.
+torch records the gradients of q, k, v, kv and qkv on the CPU, also those of LSE.
+
+Arguments that change no result are taken and ignored: deterministic (gradients always are),
+num_splits. dropout_p, and other tensors that require a gradient, raise NotImplementedError.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Union
 
 import torch
@@ -29,6 +32,7 @@ from ._arguments import (
 from ._cache import Cache
 from ._call import attend_padded, attend_ragged
 from ._kvcache import Queries, attend_cache, lengths_of_cache, new_tokens, rotary_of
+from ._packed import attend_packed
 
 Result = Union[Tensor, tuple[Tensor, Tensor, Tensor]]
 
@@ -80,9 +84,8 @@ def flash_attn_kvpacked_func(
     """Computes flash_attn_func with K and V in one tensor: kv [batch, seqlen_k, 2, n_heads_kv,
     d_head]."""
     _refuse(dropout_p, {"q": q, "kv": kv}, alibi_slopes=alibi_slopes)
-    k, v = _unpacked("kv", kv, 2, 5)
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
-    return _result(attend_padded(q, k, v, return_lse=return_attn_probs, **options))
+    return _result(attend_packed(q, kv, _parts_of_kv, return_lse=return_attn_probs, **options))
 
 
 def flash_attn_qkvpacked_func(
@@ -98,9 +101,8 @@ def flash_attn_qkvpacked_func(
 ) -> Result:
     """Computes flash_attn_func with all in one tensor: qkv [batch, seqlen, 3, n_heads, d_head]."""
     _refuse(dropout_p, {"qkv": qkv}, alibi_slopes=alibi_slopes)
-    q, k, v = _unpacked("qkv", qkv, 3, 5)
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
-    return _result(attend_padded(q, k, v, return_lse=return_attn_probs, **options))
+    return _result(attend_packed(None, qkv, _parts_of_qkv, return_lse=return_attn_probs, **options))
 
 
 def flash_attn_varlen_func(
@@ -176,11 +178,10 @@ def flash_attn_varlen_kvpacked_func(
     d_head]."""
     ends = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
     _refuse(dropout_p, {"q": q, "kv": kv, **ends}, alibi_slopes=alibi_slopes)
-    k, v = _unpacked("kv", kv, 2, 4)
-    found = attend_ragged(
+    found = attend_packed(
         q,
-        k,
-        v,
+        kv,
+        _parts_of_ragged_kv,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         max_seqlen_q=max_seqlen_q,
@@ -206,11 +207,10 @@ def flash_attn_varlen_qkvpacked_func(
 ) -> Result:
     """Computes flash_attn_varlen_func with all in one tensor: qkv [total, 3, n_heads, d_head]."""
     _refuse(dropout_p, {"qkv": qkv, "cu_seqlens": cu_seqlens}, alibi_slopes=alibi_slopes)
-    q, k, v = _unpacked("qkv", qkv, 3, 4)
-    found = attend_ragged(
-        q,
-        k,
-        v,
+    found = attend_packed(
+        None,
+        qkv,
+        _parts_of_ragged_qkv,
         cu_seqlens_q=cu_seqlens,
         cu_seqlens_k=cu_seqlens,
         max_seqlen_q=max_seqlen,
@@ -292,7 +292,7 @@ def flash_attn_with_kvcache(
 
 def _refuse(dropout_p: float, needed: dict[str, Tensor], **optional: Tensor | None) -> None:
     refuse_dropout(dropout_p)
-    refuse_foreign(needed, **optional)
+    refuse_foreign(needed, are_derived=True, **optional)
 
 
 def _options(
@@ -306,7 +306,7 @@ def _options(
     return {**options, "alibi_slopes": contiguous_rows(alibi_slopes)}
 
 
-def _unpacked(name: str, packed: Tensor, n_parts: int, n_axes: int) -> tuple[Tensor, ...]:
+def _unpacked(name: str, packed: Tensor, *, n_parts: int, n_axes: int) -> tuple[Tensor, ...]:
     """Returns the parts of a packed tensor, which lie side by side along its third axis from the
     end. Raises ValueError where the tensor does not have that shape."""
     if packed.ndim != n_axes or packed.shape[-3] != n_parts:
@@ -317,13 +317,20 @@ def _unpacked(name: str, packed: Tensor, n_parts: int, n_axes: int) -> tuple[Ten
     return packed.unbind(dim=-3)
 
 
+_parts_of_kv = partial(_unpacked, "kv", n_parts=2, n_axes=5)
+_parts_of_qkv = partial(_unpacked, "qkv", n_parts=3, n_axes=5)
+_parts_of_ragged_kv = partial(_unpacked, "kv", n_parts=2, n_axes=4)
+_parts_of_ragged_qkv = partial(_unpacked, "qkv", n_parts=3, n_axes=4)
+
+
 def _result(found: Any) -> Any:
     """Returns O as it is, and (O, LSE) as (O, LSE, S_dmask) with an empty S_dmask. The LSE of rows
     that see no key becomes +infinity, as in FlashAttention-2."""
     if isinstance(found, Tensor):
         return found
     out, lse = found
-    return out, lse.masked_fill_(lse == -torch.inf, torch.inf), out.new_empty(0)
+    fill = lse.masked_fill if lse.requires_grad else lse.masked_fill_
+    return out, fill(lse == -torch.inf, torch.inf), out.new_empty(0)
 
 
 __all__ = [

@@ -3,13 +3,17 @@
 Names, order and defaults of the arguments are that module's, and so are results: O in q's type
 (bfloat16 if q is float8_e4m3fn), or (O, LSE). A row that sees no key has O = 0 and LSE = -infinity.
 
-Arguments that change no result are taken and ignored: num_splits, pack_gqa, deterministic,
-scheduler_metadata. On a CUDA device a call leaves sm_margin multiprocessors to others. qv outside
-of a cache of latent attention, new tokens for a cache in which the d_head of V is not that of K,
-and tensors that require a gradient raise NotImplementedError.
+torch records the gradients of q, k, v and qkv on the CPU, also those of LSE.
+
+Arguments that change no result are taken and ignored: num_splits, pack_gqa, deterministic
+(gradients always are), scheduler_metadata. On a CUDA device a call leaves sm_margin multiprocessors
+to others. qv outside of a cache of latent attention, new tokens for a cache in which the d_head of
+V is not that of K, and other tensors that require a gradient raise NotImplementedError.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -33,6 +37,7 @@ from ._cache import Cache
 from ._call import attend_padded, attend_ragged
 from ._kvcache import Queries, attend_cache, lengths_of_cache, new_tokens, rotary_of
 from ._latent import join_latent
+from ._packed import attend_packed
 from ._scales import decoded_query
 
 
@@ -72,7 +77,8 @@ def flash_attn_func(
             return found
     refuse(qv=qv)
     needed = {"q": q, "k": k, "v": v}
-    refuse_foreign(needed, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    scales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
+    refuse_foreign(needed, are_derived=True, **scales)
     q, scales = decoded_query(q, k, q_descale, k_descale, v_descale)
     options = softmax_options(softmax_scale, causal, window_size, softcap, attention_chunk)
     options.update(multiprocessors(q, sm_margin))
@@ -96,9 +102,14 @@ def flash_attn_qkvpacked_func(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Computes flash_attn_func with all in one tensor: qkv [batch, seqlen, 3, n_heads, d_head], or
     [batch, seqlen, num_heads_q + 2 * n_heads_kv, d_head] with num_heads_q."""
-    refuse_foreign({"qkv": qkv})
+    refuse_foreign({"qkv": qkv}, are_derived=True)
+    split = partial(_unpacked, num_heads_q=num_heads_q)
+    if q_descale is k_descale is v_descale is None and qkv.dtype.itemsize > 1:
+        options = softmax_options(softmax_scale, causal, window_size, softcap, attention_chunk)
+        options.update(multiprocessors(qkv, sm_margin))
+        return attend_packed(None, qkv, split, return_lse=return_attn_probs, **options)
     return flash_attn_func(
-        *_unpacked(qkv, num_heads_q),
+        *split(qkv),
         softmax_scale,
         causal,
         q_descale=q_descale,
@@ -156,6 +167,7 @@ def flash_attn_varlen_func(
     refuse(qv=qv)
     refuse_foreign(
         {"q": q, "k": k, "v": v},
+        are_derived=True,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         seqused_q=seqused_q,
