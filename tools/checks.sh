@@ -132,7 +132,7 @@ step_wheel() {
     build_portable_wheel build/wheel -DFLASH_CUDA=OFF -DFLASH_KERNELS='ship arch=REFERENCE'
     "$PYTHON" -m pip install --quiet --no-deps --target "$site" \
         build/wheel/flashattn-*-py3-none-manylinux*.whl
-    python3 tests/abi/check_exports.py include/flashattn.h src/xla/xla_forward.h \
+    python3 tests/abi/check_exports.py include/flashattn.h src/xla/xla_{backward,forward}.h \
         "$site/flashattn/libflashattn.so"
     export PYTHONPATH=$site
     cd "$site" || return # not where the sources of the package are

@@ -79,7 +79,7 @@ TOLD = {
     """,
     "bindings/python/flashattn/_jax/*": """
         tests/python/test_jax.py tests/python/test_jax_refusals.py
-        tests/python/test_jax_transforms.py
+        tests/python/test_jax_transforms.py tests/python/test_jax_gradients.py
     """,
     "bindings/python/extension/*": "tests/python/test_torch_extension.py",
     "bindings/python/flashattn/__main__.py": "tests/python/test_command_line.py",

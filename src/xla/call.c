@@ -400,15 +400,12 @@ static flash_status_t set_numbers(call_t *call) {
     return FLASH_SUCCESS;
 }
 
-flash_status_t call_read(const XLA_FFI_CallFrame *frame, int32_t device, call_t *call) {
+flash_status_t call_read_taken(int32_t device, call_t *call) {
     call->args = (flash_forward_args_t)FLASH_FORWARD_ARGS_INIT;
     call->paging = (flash_paging_t)FLASH_PAGING_INIT;
     call->quant = (flash_quant_t)FLASH_QUANT_INIT;
     call->mask = (flash_mask_t)FLASH_MASK_INIT;
     call->args.device = device;
-    FLASH_TRY(attributes_read(&frame->attrs, &call->attributes));
-    FLASH_TRY(
-        operands_take(&frame->args, &frame->rets, call->attributes.operands, &call->operands));
     FLASH_TRY(set_numbers(call));
     FLASH_TRY(set_tensors(call));
     FLASH_TRY(set_lengths(call));
@@ -417,6 +414,13 @@ flash_status_t call_read(const XLA_FFI_CallFrame *frame, int32_t device, call_t 
     FLASH_TRY(set_sinks(call));
     FLASH_TRY(set_slopes(call));
     return set_mask(call);
+}
+
+flash_status_t call_read(const XLA_FFI_CallFrame *frame, int32_t device, call_t *call) {
+    FLASH_TRY(attributes_read(&frame->attrs, &call->attributes));
+    FLASH_TRY(
+        operands_take(&frame->args, &frame->rets, call->attributes.operands, &call->operands));
+    return call_read_taken(device, call);
 }
 
 /* ---- Ends that data says ---- */

@@ -22,6 +22,9 @@ typedef struct call {
  * each other: nothing beyond their ends is read or written. */
 flash_status_t call_read(const XLA_FFI_CallFrame *frame, int32_t device, call_t *call);
 
+/* Fills the same of a call whose operands, O and LSE are taken, for a backward call. */
+flash_status_t call_read_taken(int32_t device, call_t *call);
+
 /* Checks, of a call on the CPU, what only its data says: that lengths and rows end where the arrays
  * that they are of do. */
 flash_status_t call_check_ends(const call_t *call);

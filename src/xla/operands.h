@@ -44,6 +44,23 @@ typedef struct operands {
 flash_status_t operands_take(const XLA_FFI_Args *args, const XLA_FFI_Rets *rets, int64_t present,
                              operands_t *operands);
 
+/* What a backward call has besides. */
+typedef struct gradients {
+    const XLA_FFI_Buffer *d_o;
+    const XLA_FFI_Buffer *d_lse; /* NULL: LSE has no gradient */
+    const XLA_FFI_Buffer *dq;
+    const XLA_FFI_Buffer *dk;
+    const XLA_FFI_Buffer *dv;
+    const XLA_FFI_Buffer *d_sinks; /* NULL: there are no sinks */
+} gradients_t;
+
+/* Does the same for a backward call: its other operands are O, LSE, the gradient of O and perhaps
+ * that of LSE, its results the gradients of Q, K, V and of sinks, if there are any, and the
+ * workspace. */
+flash_status_t operands_take_backward(const XLA_FFI_Args *args, const XLA_FFI_Rets *rets,
+                                      int64_t present, operands_t *operands,
+                                      gradients_t *gradients);
+
 /* Returns the name of an operand, that of flashattn.jax. */
 const char *operand_name(enum operand operand);
 

@@ -5,55 +5,9 @@
 
 #include "core/status.h"
 #include "xla/call.h"
+#include "xla/frame.h"
 
 #include <stdlib.h>
-
-/* ---- Errors ---- */
-
-static XLA_FFI_Error_Code code_of(flash_status_t status) {
-    switch (status) {
-    case FLASH_ERROR_INVALID_ARGUMENT:
-    case FLASH_ERROR_INVALID_CONFIG:
-    case FLASH_ERROR_WORKSPACE_TOO_SMALL:
-        return XLA_FFI_Error_Code_INVALID_ARGUMENT;
-    case FLASH_ERROR_UNSUPPORTED:
-    case FLASH_ERROR_NOT_BUILT:
-        return XLA_FFI_Error_Code_UNIMPLEMENTED;
-    case FLASH_ERROR_OUT_OF_MEMORY:
-        return XLA_FFI_Error_Code_RESOURCE_EXHAUSTED;
-    case FLASH_ERROR_NO_DEVICE:
-        return XLA_FFI_Error_Code_FAILED_PRECONDITION;
-    default:
-        return XLA_FFI_Error_Code_INTERNAL;
-    }
-}
-
-static XLA_FFI_Error *error_of(const XLA_FFI_CallFrame *frame, flash_status_t status) {
-    if (status == FLASH_SUCCESS)
-        return NULL;
-    XLA_FFI_Error_Create_Args args = {
-        .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
-        .message = status_message(),
-        .errc = code_of(status),
-    };
-    return frame->api->XLA_FFI_Error_Create(&args);
-}
-
-/* ---- What XLA asks first ---- */
-
-static XLA_FFI_Metadata *metadata_wanted(const XLA_FFI_CallFrame *frame) {
-    for (XLA_FFI_Extension_Base *e = frame->extension_start; e != NULL; e = e->next)
-        if (e->type == XLA_FFI_Extension_Metadata)
-            return ((XLA_FFI_Metadata_Extension *)e)->metadata;
-    return NULL;
-}
-
-static XLA_FFI_Error *describe(XLA_FFI_Metadata *metadata, XLA_FFI_Handler_Traits traits) {
-    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
-    metadata->api_version.minor_version = XLA_FFI_API_MINOR;
-    metadata->traits = traits;
-    return NULL;
-}
 
 /* ---- The CPU ---- */
 
@@ -83,12 +37,12 @@ static flash_status_t forward_cpu(const XLA_FFI_CallFrame *frame) {
 }
 
 XLA_FFI_Error *flash_xla_forward_cpu(XLA_FFI_CallFrame *frame) {
-    XLA_FFI_Metadata *metadata = metadata_wanted(frame);
+    XLA_FFI_Metadata *metadata = frame_wants_metadata(frame);
     if (metadata != NULL)
-        return describe(metadata, 0);
+        return frame_describe(metadata, 0);
     if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
         return NULL;
-    return error_of(frame, forward_cpu(frame));
+    return frame_error(frame, forward_cpu(frame));
 }
 
 /* ---- CUDA devices ---- */
@@ -118,7 +72,7 @@ static XLA_FFI_Error *prepare_cuda(const XLA_FFI_CallFrame *frame, int32_t devic
     flash_status_t status = call_read(frame, device, &call);
     if (status == FLASH_SUCCESS)
         status = flash_prepare(&call.args, NULL);
-    return error_of(frame, status);
+    return frame_error(frame, status);
 }
 
 static XLA_FFI_Error *forward_cuda(const XLA_FFI_CallFrame *frame, int32_t device) {
@@ -130,14 +84,14 @@ static XLA_FFI_Error *forward_cuda(const XLA_FFI_CallFrame *frame, int32_t devic
     flash_status_t status = call_read(frame, device, &call);
     if (status == FLASH_SUCCESS)
         status = flash_forward(&call.args, NULL, stream);
-    return error_of(frame, status);
+    return frame_error(frame, status);
 }
 
 XLA_FFI_Error *flash_xla_forward_cuda(XLA_FFI_CallFrame *frame) {
-    XLA_FFI_Metadata *metadata = metadata_wanted(frame);
+    XLA_FFI_Metadata *metadata = frame_wants_metadata(frame);
     int32_t device;
     if (metadata != NULL)
-        return describe(metadata, XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE);
+        return frame_describe(metadata, XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE);
     if (frame->stage < XLA_FFI_ExecutionStage_INITIALIZE)
         return NULL;
     XLA_FFI_Error *error = device_of(frame, &device);

@@ -1,7 +1,7 @@
-"""The library exports what the public header and that of the handlers for XLA declare, all of it
+"""The library exports what the public header and those of the handlers for XLA declare, all of it
 and nothing else.
 
-usage: check_exports.py flashattn.h xla_forward.h libflashattn.so|libflashattn.a
+usage: check_exports.py flashattn.h xla_backward.h xla_forward.h libflashattn.so|libflashattn.a
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ function(check_names name)
     execute_process(
         COMMAND ${PYTHON} -B ${FLASHATTN_SOURCE_DIR}/tests/abi/check_exports.py
                 ${FLASHATTN_SOURCE_DIR}/include/flashattn.h
+                ${FLASHATTN_SOURCE_DIR}/src/xla/xla_backward.h
                 ${FLASHATTN_SOURCE_DIR}/src/xla/xla_forward.h ${folder}/libflashattn.a
         COMMAND_ERROR_IS_FATAL ANY)
 endfunction()

@@ -1,6 +1,5 @@
 """flashattn.jax under jax.vmap, jax.shard_map, jit of divided arrays, in loops and exported, has
-the bits of the calls that it stands for, and gathers no arrays among devices. Derivatives are
-refused."""
+the bits of the calls that it stands for, and gathers no arrays among devices."""
 
 from __future__ import annotations
 
@@ -284,34 +283,3 @@ def test_export() -> None:
     assert_same(exported.call(arrays), attend(arrays, numbers))
     pytest.importorskip("flatbuffers")
     assert_same(export.deserialize(exported.serialize()).call(arrays), attend(arrays, numbers))
-
-
-# ---- Derivatives ----
-
-
-def test_derivatives_are_refused() -> None:
-    arrays, _ = make_case(P)
-    q, k, v = map(jnp.asarray, arrays.values())
-
-    def loss(q: Any) -> Any:
-        return flash_attention(q, k, v).sum()
-
-    ways = {
-        "grad": lambda: jax.grad(loss)(q),
-        "jitted": lambda: jax.jit(jax.grad(loss))(q),
-        "mapped": lambda: jax.vmap(jax.grad(loss))(q[None]),
-        "remat": lambda: jax.grad(jax.checkpoint(loss))(q),
-        "jvp": lambda: jax.jvp(loss, (q,), (q,)),
-        "of k": lambda: jax.grad(lambda k: flash_attention(q, k, v).sum())(k),
-    }
-    for name, way in ways.items():
-        with pytest.raises(NotImplementedError, match="has no derivative"):
-            way()
-            pytest.fail(name)
-
-
-def test_what_needs_no_derivative_has_none() -> None:
-    arrays, _ = make_case(P)
-    q, k, v = map(jnp.asarray, arrays.values())
-    found = jax.grad(lambda x: (x * flash_attention(q, k, jax.lax.stop_gradient(x * v))).sum())(2.0)
-    assert found == pytest.approx(float(flash_attention(q, k, 2 * v).sum()), rel=1e-5)

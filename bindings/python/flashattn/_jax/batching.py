@@ -20,27 +20,37 @@ def batched(
     attend: Callable[..., list[Any]], call: Call, size: int, mapped: Sequence[bool], arrays: Any
 ) -> list[Any]:
     """Returns the results of `size` calls, along a first axis that the mapped arrays have too."""
-    one = [_first(array) if is_mapped else array for array, is_mapped in zip(arrays, mapped)]
-    axes = axes_of(call, one)
-    if _is_one_call(call, axes, mapped):
-        grown = (
-            _grow(array, is_mapped, names, name, size, axes)
-            for array, is_mapped, names, name in zip(arrays, mapped, axes.operands, call.operands)
-        )
-        return [result.reshape(size, axes.batch, *result.shape[1:]) for result in attend(*grown)]
-    return _loop(attend, mapped, arrays)
+    axes = axes_of(call, firsts(mapped, arrays))
+    if not is_one_call(call.operands, axes, mapped):
+        return looped(attend, mapped, arrays)
+    results = attend(*grown(call.operands, axes, size, mapped, arrays))
+    return [result.reshape(size, axes.batch, *result.shape[1:]) for result in results]
 
 
-def _first(array: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
+def firsts(mapped: Sequence[bool], arrays: Any) -> list[Any]:
+    """Returns the arrays of the first call, as far as their shapes and types go."""
+    return [
+        jax.ShapeDtypeStruct(array.shape[1:], array.dtype) if is_mapped else array
+        for array, is_mapped in zip(arrays, mapped)
+    ]
 
 
-def _is_one_call(call: Call, axes: Axes, mapped: Sequence[bool]) -> bool:
+def is_one_call(operands: Sequence[str], axes: Axes, mapped: Sequence[bool]) -> bool:
     """Says whether each mapped array has a batch, or may have one."""
     return axes.batch is not None and all(
         not is_mapped or BATCH in names or name in _MAY_GROW
-        for is_mapped, names, name in zip(mapped, axes.operands, call.operands)
+        for is_mapped, names, name in zip(mapped, axes.operands, operands)
     )
+
+
+def grown(
+    operands: Sequence[str], axes: Axes, size: int, mapped: Sequence[bool], arrays: Any
+) -> list[Any]:
+    """Returns the arrays of one call whose batch is that of all calls."""
+    return [
+        _grow(array, is_mapped, names, name, size, axes)
+        for array, is_mapped, names, name in zip(arrays, mapped, axes.operands, operands)
+    ]
 
 
 def _grow(
@@ -70,7 +80,9 @@ def _with_batch(array: Any, name: str, size: int, axes: Axes) -> Any:
     return jnp.broadcast_to(spread, (size, axes.batch, *rest))
 
 
-def _loop(attend: Callable[..., list[Any]], mapped: Sequence[bool], arrays: Any) -> list[Any]:
+def looped(attend: Callable[..., list[Any]], mapped: Sequence[bool], arrays: Any) -> list[Any]:
+    """Returns the results of calls one after the other, in a loop of XLA's."""
+
     def step(own: list[Any]) -> list[Any]:
         waiting = iter(own)
         return attend(

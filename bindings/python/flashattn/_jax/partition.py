@@ -49,9 +49,9 @@ def _divided(axes: Axes, mesh: Mesh, spec: PartitionSpec) -> dict[str, Any]:
     they can be, into equal parts, and query heads only together with their K/V head."""
     of_q = dict(zip(axes.operands[0], (*spec, None, None, None, None)))
     along = {}
-    if axes.batch is not None and axes.batch % _parts(mesh, of_q[BATCH]) == 0:
+    if axes.batch is not None and axes.batch % parts_of(mesh, of_q[BATCH]) == 0:
         along[BATCH] = of_q[BATCH]
-    n_parts = _parts(mesh, of_q[HEADS])
+    n_parts = parts_of(mesh, of_q[HEADS])
     if axes.n_heads_kv % n_parts == 0:
         along |= {HEADS: of_q[HEADS], KV_HEADS: of_q[HEADS]}
     elif axes.n_heads_kv == 1 and axes.n_heads % n_parts == 0:
@@ -59,28 +59,22 @@ def _divided(axes: Axes, mesh: Mesh, spec: PartitionSpec) -> dict[str, Any]:
     return along
 
 
-def _parts(mesh: Mesh, names: Any) -> int:
+def parts_of(mesh: Mesh, names: Any) -> int:
     of_one = (names,) if isinstance(names, str) else names or ()
     return math.prod(mesh.shape[name] for name in of_one)
 
 
 def _rule(call: Call, mesh: Mesh, operands: Any, results: Any) -> SdyShardingRule:
     axes = axes_of(call, operands)
-    factors = _Factors(axes)
-    mappings = [
-        tuple(ArrayMapping(*map(factors.of, names)) for names in kinds)
-        for kinds in (axes.operands, axes.results)
-    ]
-    return SdyShardingRule(
-        *mappings, need_replication_factors=tuple(factors.whole), **factors.sizes
-    )
+    return Factors(axes).rule()
 
 
-class _Factors:
+class Factors:
     """Gives each axis its factors in the notation of Shardy: query heads are K/V heads times the
     group that shares one. `whole` has those that are not divided, in the order of their use."""
 
     def __init__(self, axes: Axes) -> None:
+        self._axes = axes
         group = axes.n_heads // axes.n_heads_kv
         self.whole: list[str] = []
         self.sizes: dict[str, int] = {}
@@ -91,7 +85,15 @@ class _Factors:
             self._named[HEADS] = CompoundFactor("g", "r")
             self.sizes["r"] = group
 
-    def of(self, name: str | None) -> Any:
+    def rule(self) -> SdyShardingRule:
+        """Returns the rule by which Shardy divides a call with these axes."""
+        mappings = [
+            tuple(ArrayMapping(*map(self._of, names)) for names in kinds)
+            for kinds in (self._axes.operands, self._axes.results)
+        ]
+        return SdyShardingRule(*mappings, need_replication_factors=tuple(self.whole), **self.sizes)
+
+    def _of(self, name: str | None) -> Any:
         found = self._named.get(name)
         if found is None:
             found = f"x{len(self.whole)}"

@@ -20,7 +20,7 @@ from ..config import Arch, kernels
 from .call import Call, workspace_bytes
 
 TARGET = "flashattn_forward"
-_DEVICES = {"cpu": _abi.FLASH_DEVICE_CPU, "cuda": _abi.FLASH_DEVICE_CUDA_CURRENT}
+DEVICES = {"cpu": _abi.FLASH_DEVICE_CPU, "cuda": _abi.FLASH_DEVICE_CUDA_CURRENT}
 
 forward_p = Primitive(TARGET)
 forward_p.multiple_results = True
@@ -75,10 +75,10 @@ def _lower(ctx: Any, *operands: Any, call: Call, device: int) -> Any:
 
 
 def _register() -> None:
-    for platform, device in _DEVICES.items():
+    for platform, device in DEVICES.items():
         mlir.register_lowering(forward_p, partial(_lower, device=device), platform=platform)
     cpu, cuda = (
-        jax.ffi.pycapsule(getattr(library(), f"flash_xla_forward_{name}")) for name in _DEVICES
+        jax.ffi.pycapsule(getattr(library(), f"flash_xla_forward_{name}")) for name in DEVICES
     )
     jax.ffi.register_ffi_target(TARGET, cpu, platform="cpu")
     if any(kernel.config.arch >= Arch.SM80 for kernel in kernels()):

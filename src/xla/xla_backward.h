@@ -1,0 +1,24 @@
+/*
+ * Gradients of attention for XLA, a handler as those of xla_forward.h. Experimental, in the sense
+ * of include/flashattn.h.
+ *
+ * Operands   Those of the forward call, as its attribute `operands` has them; then O, LSE, the
+ *            gradient of O and, if there is one, that of LSE.
+ * Results    The gradients of q, k and v, of their shapes and types, but with v_columns the last
+ *            axis of the third has as many elements; the gradient of sinks, float32, if there are
+ *            any; the workspace, uint8 [bytes]: at least the first size of
+ *            flash_backward_workspace_size(), or memory that the call allocates is used.
+ * Attributes Those of the forward call.
+ * Errors     As there.
+ */
+#ifndef FLASH_XLA_BACKWARD_H
+#define FLASH_XLA_BACKWARD_H
+
+#include "flashattn.h"
+
+#include <xla/ffi/api/c_api.h>
+
+/* Computes gradients on the CPU, in the library's threads. */
+FLASH_API XLA_FFI_Error *flash_xla_backward_cpu(XLA_FFI_CallFrame *frame);
+
+#endif
