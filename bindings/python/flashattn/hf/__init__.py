@@ -6,8 +6,8 @@
     flashattn.hf.register()
     model = AutoModelForCausalLM.from_pretrained(PATH, attn_implementation="flashattn")
 
-It serves inference only: there is no backward pass. docs/transformers.md says which masks, caches
-and models are served, and what is refused. register() imports torch and transformers; importing
+It serves inference, and on the CPU training. docs/transformers.md says which masks, caches and
+models are served, and what is refused. register() imports torch and transformers; importing
 this package does not.
 """
 

@@ -60,8 +60,9 @@ def attention(
     is_causal and sliding_window count where the mask is None or [batch, seqlen_k], and not what
     mask_of() has returned: the other masks have the order and the window in them.
 
-    Raises NotImplementedError for dropout, gradients, attention weights, and arguments that change
-    the result in a way that the library cannot compute.
+    torch records gradients of query, key, value and s_aux on the CPU. Raises NotImplementedError
+    for them elsewhere and of a paged cache, for dropout, attention weights, and arguments that
+    change the result in a way that the library cannot compute.
     """
     is_traced = torch.compiler.is_compiling()
     if is_traced and not _is_traceable(attention_mask):
@@ -71,8 +72,6 @@ def attention(
         )  # fmt: skip
     if is_traced or dropout or not _REFUSED.keys().isdisjoint(kwargs):
         _refuse(dropout, kwargs)
-    if torch.is_grad_enabled():
-        refuse_gradients(query=query, key=key, value=value)
     if query.dtype is _float32 or key.dtype is _float32 or value.dtype is _float32:
         query, key, value = map(_as_in_autocast, (query, key, value))
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
@@ -174,6 +173,7 @@ def _attend_paged(
                     as wide for V as for K
     cu_seq_lens_k   int32 [sequences + 1] or more: lengths with the new tokens
     """
+    refuse_gradients(query=q, key=k, value=v)
     n_sequences = q.shape[1]
     lengths = kwargs["cu_seq_lens_k"][: n_sequences + 1].diff().to(torch.int32)
     table = page_table_of("block_table", kwargs["block_table"])
@@ -203,7 +203,10 @@ def _as_in_autocast(x: Tensor) -> Tensor:
 
 def _refuse(dropout: float, kwargs: dict[str, Any]) -> None:
     if dropout != 0:
-        raise NotImplementedError(f"dropout is {dropout}: there is none, call model.eval()")
+        raise NotImplementedError(
+            f"dropout is {dropout}: there is none, call model.eval(), or set the dropout of "
+            "attention in the model's configuration to 0"
+        )
     for name, meaning in _REFUSED.items():
         value = kwargs.get(name)
         if value is not None and value is not False:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from .._torch import gradients
 from ..compat._arguments import contiguous_rows
 from ..compat._call import attend_ragged
 from ..torch_ops import flash_attn_func
@@ -93,6 +94,9 @@ def attend_masked(
     if padding.is_none:
         return flash_attn_func(q, k, v, **options)
     out = q.new_zeros((*q.shape[:-1], v.shape[-1]))
+    if gradients.are_wanted((q, k, v, options.get("sinks")), {}):
+        # Calls that write to a given O record none.
+        return _attend_gathered(q, k, v, out, padding, are_queries_keys, **options)
     has_run = not padding.has_gaps
     if has_run and not any(padding.starts) and (q.shape[1] == k.shape[1] or not are_queries_keys):
         used = padding.device_lengths
