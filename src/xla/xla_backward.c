@@ -17,14 +17,20 @@ static flash_status_t run_in(backward_call_t *call, void *memory, uint64_t size)
     return status;
 }
 
+static flash_status_t run(backward_call_t *call) {
+    uint64_t least, best;
+    FLASH_TRY(flash_backward_workspace_size(&call->args, &least, &best));
+    void *memory = least > call->args.workspace_size ? malloc(best) : NULL;
+    return memory != NULL ? run_in(call, memory, best) : flash_backward(&call->args, NULL);
+}
+
 static flash_status_t backward_cpu(const XLA_FFI_CallFrame *frame) {
     backward_call_t call;
-    uint64_t least, best;
     FLASH_TRY(backward_call_read(frame, FLASH_DEVICE_CPU, &call));
     FLASH_TRY(call_check_ends(&call.forward));
-    FLASH_TRY(flash_backward_workspace_size(&call.args, &least, &best));
-    void *memory = least > call.args.workspace_size ? malloc(best) : NULL;
-    return memory != NULL ? run_in(&call, memory, best) : flash_backward(&call.args, NULL);
+    FLASH_TRY(run(&call));
+    backward_call_clear_rest(&call);
+    return FLASH_SUCCESS;
 }
 
 XLA_FFI_Error *flash_xla_backward_cpu(XLA_FFI_CallFrame *frame) {

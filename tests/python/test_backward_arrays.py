@@ -200,3 +200,19 @@ def test_pages_have_no_gradients() -> None:
     paged = {"page_table": table, "seqused_k": np.array([7, 7], np.int32)}
     with pytest.raises(NotImplementedError, match="paging is given: K and V in pages have no"):
         _backward(arrays, **paged)
+
+
+def test_tokens_behind_the_last_sequence_have_gradients_of_zero():
+    rng = np.random.default_rng(0)
+    q, k, v, d_o = (rng.standard_normal((n, 2, 8), np.float32) for n in (5, 9, 9, 5))
+    lengths = {
+        "cu_seqlens_q": [0, 5],
+        "cu_seqlens_k": [0, 6],
+        "max_seqlen_q": 5,
+        "max_seqlen_k": 6,
+    }
+    o, lse = flashattn.flash_attn_varlen_func(q, k, v, return_lse=True, **lengths)
+    for _ in range(3):
+        np.full(9 * 2 * 8, np.nan, np.float32)  # what new memory may hold
+        found = flashattn.flash_attn_backward(d_o, q, k, v, o, lse, **lengths)
+        assert not found.dk[6:].any() and not found.dv[6:].any() and found.dk[5].all()

@@ -110,6 +110,18 @@ def test_checkpoint() -> None:
     assert_same(case.gradients(case.own), case.wanted(np.asarray(case.d_lse)))
 
 
+def test_tokens_behind_the_last_sequence_have_gradients_of_zero() -> None:
+    case = Case(replace(P, cu_seqlens_q=(0, 5, 14), cu_seqlens_k=(0, 8, 19)))
+    rest = {name: np.full((3, *x.shape[1:]), 7, x.dtype) for name, x in case.own.items()}
+    longer = {n: np.concatenate([x, rest[n]]) if n in "kv" else x for n, x in case.own.items()}
+    wanted = case.gradients(case.own)
+    for _ in range(3):
+        found = jax.jit(case.gradients)(longer)
+        for name in "kv":
+            assert not found[name][-3:].any()
+            assert np.array_equal(found[name][:-3], wanted[name])
+
+
 def test_v_may_be_the_first_columns_of_k() -> None:
     rng = np.random.default_rng(2)
     q, k = (jnp.asarray(rng.standard_normal((1, 7, n, 24)), jnp.float32) for n in (4, 1))

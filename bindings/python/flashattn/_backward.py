@@ -130,6 +130,8 @@ class _Call:
             raise ValueError(f"add is True, and {name} is no array to add to")
         if array is None:
             array = _tensor.empty(of, self.problem.device, view.shape, view.dtype, name)
+            if len(view.shape) == 3:
+                array[...] = 0  # tokens behind the last sequence have a gradient too
         found = _like(array, name, view.shape, self.problem)
         _tensor.check_outputs(**{name: found})
         ragged = self.problem.ragged_q if name == "dq" else len(view.shape) == 3

@@ -43,11 +43,6 @@ def _kernels(name: str) -> dict[str, Callable]:
         *arguments: Any, d_lse: Tensor | None = None, **wanted: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         places = {x: None if wanted.get(x, True) else False for x in _RESULTS}
-        if arguments[2].ndim == 3:
-            # Tokens behind the last sequence have a gradient too, which the library does not write.
-            for of, x in zip(("dk", "dv"), arguments[2:4]):
-                if places[of] is None:
-                    places[of] = x.new_zeros(x.shape)
         found = run(arguments, d_lse=_readable(d_lse), **places)
         return tuple(arguments[1].new_empty(0) if x is None else x for x in found)
 
