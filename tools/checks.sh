@@ -300,8 +300,8 @@ step_address_python() {
     local pages='chunk or [1- or -1- or -19- or -64- or -128- or -256- or -1] or -2] or oracles'
     local rows='test_table.py and not (AMX or runnable)'
     run_sanitized_pytest -k "not ($largest or inf] or test_paging.py and ($pages) or $rows)" \
-        "$tests"_{arrays,combine,edge_cases,few_rows,paging,random_problems,refusals}.py \
-        "$tests"_{split_keys,strides,table}.py
+        "$tests"_{arrays,backward_memory,backward_table,combine,edge_cases,few_rows,paging}.py \
+        "$tests"_{random_problems,refusals,split_keys,strides,table}.py
 }
 
 # Threads meet in the library, and in what kernels read and write, which is the same for all that are
@@ -312,7 +312,7 @@ step_thread() {
     ! runs avx512_bf16 || families+=,AMX
     ! setarch -R true 2>/dev/null || fixed_layout=(setarch -R)
     configure_sanitized thread gcc thread -DFLASH_KERNELS="ship arch=$families"
-    compile thread kernels test_append test_threads test_executor test_countdown
+    compile thread kernels test_append test_backward test_threads test_executor test_countdown
     TSAN_OPTIONS=halt_on_error=1 "${fixed_layout[@]}" "${CTEST[@]}" --test-dir build/thread -L thread
 }
 

@@ -1,9 +1,11 @@
 /*
- * Attention with arguments made of the fuzzer's bytes. Calls that read no data take any arguments.
- * flash_forward() takes those that stay within this program's memory, with tiny tensors of exactly
- * the extent that the arguments describe, so that a sanitizer sees every byte too far.
+ * Attention, and gradients of it, with arguments made of the fuzzer's bytes. Calls that read no
+ * data take any arguments. flash_forward() and flash_backward() take those that stay within this
+ * program's memory, with tiny tensors of exactly the extent that the arguments describe, so that a
+ * sanitizer sees every byte too far.
  */
 #include "check.h"
+#include "gradients.h"
 #include "input.h"
 
 #include <string.h>
@@ -194,7 +196,8 @@ static const flash_kernel_t *pick_kernel(const flash_forward_args_t *a, uint8_t 
     return flash_query_support(a, kernel, NULL, 0) == FLASH_SUCCESS ? kernel : NULL;
 }
 
-static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
+static void run(flash_forward_args_t *a, const flash_backward_args_t *backward, uint8_t value,
+                uint8_t index, input_t *in) {
     const int64_t batch_q = a->cu_seqlens_q ? 1 : a->batch;
     const bool ragged_k = a->cu_seqlens_k != NULL && a->paging == NULL;
     const int64_t batch_k = ragged_k ? 1 : a->batch;
@@ -236,6 +239,7 @@ static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
     const flash_status_t status = flash_forward(a, kernel, NULL);
     CHECK(status == FLASH_SUCCESS || status == FLASH_ERROR_INVALID_ARGUMENT ||
           status == FLASH_ERROR_UNSUPPORTED /* reserved fields */);
+    run_backward(backward, sizes_q, sizes_k, in);
     free(a->q.data);
     free(a->k.data);
     if (!v_is_k)
@@ -266,8 +270,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint8_t value = take_byte(&in), index = take_byte(&in);
     take_bias(&in, &mask, &args);
     take_chunk_and_padding(&in, &lengths, &args);
+    const flash_backward_args_t backward = take_backward(&in, &args);
+    check_backward_shape_calls(&backward);
     if (check_shape_calls(&args) == FLASH_SUCCESS && args.struct_size == sizeof args &&
         small(&args))
-        run(&args, value, index);
+        run(&args, &backward, value, index, &in);
     return 0;
 }
