@@ -383,6 +383,117 @@ class Forward {
     std::shared_ptr<const flash_executor_t> executor_;
 };
 
+/**
+ * One call for gradients of attention. The call whose gradients these are is copied; it has O and
+ * LSE, as they were computed, and its workspace is not used. args() reaches everything else. The
+ * memory behind the pointers is the caller's, and must outlive run().
+ */
+class Backward {
+  public:
+    explicit Backward(const Forward &forward) : forward_(std::make_shared<Forward>(forward)) {
+        args_.forward = &forward_->args();
+    }
+
+    /** The gradient of O, of its shape. */
+    Backward &d_o(const void *data, const Shape &s, Layout layout = Layout::bshd) {
+        args_.d_o = tensor(data, s, layout);
+        return *this;
+    }
+
+    /** The gradient of LSE, with its strides; nullptr: none. */
+    Backward &d_lse(const float *data) {
+        args_.d_lse = data;
+        return *this;
+    }
+
+    /** Asks for the gradient of the queries, of their shape. Here and below dtype is
+     * FLASH_DTYPE_FP32, or 0 for the type of the tensor. */
+    Backward &dq(void *data, const Shape &s, Layout layout = Layout::bshd, std::int32_t dtype = 0) {
+        args_.dq = tensor(data, s, layout);
+        args_.dq.dtype = dtype;
+        return *this;
+    }
+
+    /** Asks for the gradient of the keys. */
+    Backward &dk(void *data, const Shape &s, Layout layout = Layout::bshd, std::int32_t dtype = 0) {
+        args_.dk = tensor(data, s, layout);
+        args_.dk.dtype = dtype;
+        return *this;
+    }
+
+    /** Asks for the gradient of the values. */
+    Backward &dv(void *data, const Shape &s, Layout layout = Layout::bshd, std::int32_t dtype = 0) {
+        args_.dv = tensor(data, s, layout);
+        args_.dv.dtype = dtype;
+        return *this;
+    }
+
+    /** Asks for the gradient of the sinks, [n_heads]. */
+    Backward &d_sinks(float *data) {
+        args_.d_sinks = data;
+        return *this;
+    }
+
+    /** Adds to what the gradients of Q, K and V hold, which are of fp32. */
+    Backward &add() {
+        args_.flags |= static_cast<std::uint32_t>(FLASH_BACKWARD_ADD_DQ | FLASH_BACKWARD_ADD_DK |
+                                                  FLASH_BACKWARD_ADD_DV);
+        return *this;
+    }
+
+    /** The kernels of dQ, and of dK and dV, instead of the library's choice. */
+    Backward &kernels(const Kernel &of_dq, const Kernel &of_dkv) {
+        args_.dq_kernel = of_dq.get();
+        args_.dkv_kernel = of_dkv.get();
+        return *this;
+    }
+
+    /** The arguments of the C API, for whatever has no method here. */
+    flash_backward_args_t &args() noexcept {
+        return args_;
+    }
+    const flash_backward_args_t &args() const noexcept {
+        return args_;
+    }
+
+    /** Bytes with which the call is fastest; see flash_backward_workspace_size(). Throws Error. */
+    std::uint64_t workspace_size() const {
+        std::uint64_t best = 0;
+        check(flash_backward_workspace_size(&args_, nullptr, &best));
+        return best;
+    }
+
+    /** Bytes without which the call is refused. Throws Error. */
+    std::uint64_t least_workspace_size() const {
+        std::uint64_t least = 0;
+        check(flash_backward_workspace_size(&args_, &least, nullptr));
+        return least;
+    }
+
+    /** Does ahead of time what the first run() would do once. Throws Error. */
+    void prepare() const {
+        check(flash_backward_prepare(&args_));
+    }
+
+    /** The kernels that run() would take: of dQ, and of dK and dV. Throws Error. */
+    std::pair<Kernel, Kernel> select() const {
+        const flash_kernel_t *of_dq = nullptr, *of_dkv = nullptr;
+        check(flash_backward_select_kernels(&args_, &of_dq, &of_dkv, nullptr, 0));
+        return {Kernel(of_dq), Kernel(of_dkv)};
+    }
+
+    /** Computes the gradients that are asked for. Throws Error. */
+    void run(void *workspace, std::uint64_t workspace_size, flash_stream_t stream = nullptr) {
+        args_.workspace = workspace;
+        args_.workspace_size = workspace_size;
+        check(flash_backward(&args_, stream));
+    }
+
+  private:
+    std::shared_ptr<const Forward> forward_; /* what args_ points to */
+    flash_backward_args_t args_ = FLASH_BACKWARD_ARGS_INIT;
+};
+
 /** Rotary embedding by contiguous tables [n_positions, rotary_dim / 2] of the call's type, for
  * Append::rotary(). */
 inline flash_rotary_t rotary_tables(const void *cos, const void *sin, std::int64_t n_positions,

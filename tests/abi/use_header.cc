@@ -175,6 +175,28 @@ static bool lends_threads() {
     return of_process == 1 && of_call == 1 && o[0] == 0.0f;
 }
 
+/* A query sees two keys of weights 1/2 and values 0 and 8, and O is 4. */
+static bool computes_gradients() {
+    const flashattn::Shape one = {1, 1, 1, 1}, two = {1, 2, 1, 1};
+    const float q[1] = {1}, k[2] = {0, 0}, v[2] = {0, 8}, d_o[1] = {1}, sinks[1] = {-INFINITY};
+    float o[1], lse[1], dq[1], dk[2], dv[2] = {1, 1}, d_sinks[1];
+    flashattn::Forward forward;
+    forward.q(q, one).k(k, two).v(v, two).o(o, one).lse(lse).sinks(sinks);
+    std::vector<unsigned char> workspace(static_cast<std::size_t>(forward.workspace_size()));
+    forward.run(workspace.data(), workspace.size());
+    flashattn::Backward call(forward);
+    call.d_o(d_o, one).dq(dq, one).dk(dk, two).dv(dv, two).d_sinks(d_sinks);
+    flashattn::Backward copy = call;
+    copy.kernels(call.select().first, call.select().second).d_lse(lse);
+    workspace.resize(static_cast<std::size_t>(copy.workspace_size()));
+    copy.prepare();
+    copy.d_lse(nullptr).run(workspace.data(), copy.least_workspace_size());
+    const bool good = dq[0] == 0.0f && dk[0] == -2.0f && dk[1] == 2.0f && dv[0] == 0.5f &&
+                      dv[1] == 0.5f && d_sinks[0] == 0.0f;
+    copy.add().run(workspace.data(), workspace.size());
+    return good && dk[1] == 4.0f && dv[1] == 1.0f;
+}
+
 /* The CPU has no multiprocessors. */
 static bool refuses_multiprocessors() {
     try {
@@ -199,8 +221,8 @@ static bool refuses() {
 int main() {
     const bool good = computes() && reads_pages() && takes_scales() && takes_latent_tokens() &&
                       takes_quantised_blocks() && takes_sinks() && takes_slopes_and_masks() &&
-                      takes_chunks_and_padding() && appends() && lends_threads() &&
-                      refuses_multiprocessors() && refuses();
+                      takes_chunks_and_padding() && appends() && computes_gradients() &&
+                      lends_threads() && refuses_multiprocessors() && refuses();
     std::puts(good ? "right" : "wrong");
     return good ? 0 : 1;
 }
