@@ -118,7 +118,7 @@ def _numbers(n: int, d_head: int, seed: int = 0) -> np.ndarray:
     x[0], x[1, :32], x[2, 5:20] = 0, 0.75, -3
     x[3, :32] = np.arange(32) - 15.5
     x[3, 0], x[4, 31], x[5, :2] = 127, -900, (-77, 77)
-    x[6, :32] = 1e-7 * np.arange(32)
+    x[6, :32], x[7, :32] = 1e-7 * np.arange(32), -0.0
     return x.astype(np.float32)
 
 

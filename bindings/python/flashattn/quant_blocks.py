@@ -93,7 +93,7 @@ def _q8_0(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _q4_0(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     finite = np.isfinite(blocks).all(axis=-1)
     first = np.abs(np.nan_to_num(blocks)).argmax(axis=-1)[..., None]
-    extremes = np.take_along_axis(blocks, first, axis=-1)[..., 0]
+    extremes = np.take_along_axis(blocks, first, axis=-1)[..., 0] + np.float32(0)  # -0 is 0
     scales = np.where(finite, extremes / np.float32(-8), np.float32(np.nan))
     scaled = np.where(finite[..., None], blocks * _inverses(scales), np.float32(-8.5))
     elements = np.minimum(15, (scaled + np.float32(8.5)).astype(np.int8)).astype(np.uint8)
