@@ -1256,7 +1256,7 @@ typedef struct flash_rotary {
 /**
  * The arguments of a call that writes new tokens of K and V into a cache, and turns them and Q to
  * their positions on the way. The new tokens of the whole call are at most 2^31 - 1, and so are
- * twice the elements of a token of K.
+ * twice the elements of a token of K, and of V.
  *
  * Where a token goes: new token i of sequence b becomes key seqused_k[b] + i of that sequence,
  * which paging (or the contiguous cache) finds as in flash_forward(). Or slot_mapping names a place
@@ -1294,8 +1294,8 @@ typedef struct flash_kv_append_args {
     uint32_t flags;       /**< FLASH_FLAG_BROADCAST or 0 */
 
     /* [batch, seqlen_new, n_heads_kv, d_head], or [seqlen_new, n_heads_kv, d_head] with
-     * cu_seqlens_new. v_new.data and v.data both NULL: the cache has no V of its own, or one of
-     * another head dimension, which takes a call of its own, as k_new and k. */
+     * cu_seqlens_new; v_new and v have heads of d_head_v elements. v_new.data and v.data both NULL:
+     * the cache has no V of its own. */
     flash_tensor_t k_new;
     flash_tensor_t v_new;
     /* The cache, which is written: [batch, seqlen_k, n_heads_kv, d_head], or with paging [n_pages,
@@ -1337,6 +1337,7 @@ typedef struct flash_kv_append_args {
     const flash_rotary_t *rotary;     /**< NULL: nothing turns; seqlen_q must be 0 */
     const flash_quant_t *quant;       /**< scales of a cache of e4m3; NULL: every scale is 1 */
     const flash_executor_t *executor; /**< as in flash_forward_args_t */
+    int64_t d_head_v;                 /**< head dimension of V; 0: d_head */
 } flash_kv_append_args_t;
 
 #define FLASH_KV_APPEND_ARGS_INIT                                                                  \
@@ -1344,17 +1345,16 @@ typedef struct flash_kv_append_args {
         FLASH_SIZEOF_(flash_kv_append_args_t), 0, 0, 0, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,      \
             FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,            \
             FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0,  \
-            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_                                     \
+            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, 0                                  \
     }
 
 /**
- * Appends to a cache. stream is as in flash_forward(): on a CUDA device one kernel is enqueued, and
- * the call can be captured in a CUDA graph; lengths, tables, slots, positions and scales are read
- * when it runs. There, a token that has no place (beyond the capacity, a page id or a slot that is
- * none) is not written, and nothing else is either in its stead; seqused_k_out counts it all the
- * same. On the CPU it is refused.
- * Errors, all before anything is written: INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE, OUT_OF_MEMORY,
- * CUDA.
+ * Appends to a cache. stream is as in flash_forward(): on a CUDA device one kernel is enqueued, or
+ * two where V has another head dimension than K, and the call can be captured in a CUDA graph;
+ * lengths, tables, slots, positions and scales are read when it runs. There, a token that has no
+ * place (beyond the capacity, a page id or a slot that is none) is not written, and nothing else is
+ * either in its stead; seqused_k_out counts it all the same. On the CPU it is refused. Errors, all
+ * before anything is written: INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE, OUT_OF_MEMORY, CUDA.
  */
 FLASH_API flash_status_t flash_kv_append(const flash_kv_append_args_t *args, flash_stream_t stream);
 

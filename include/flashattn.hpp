@@ -528,9 +528,10 @@ class Append {
         return *this;
     }
 
-    /** The new values, of the shape of the new keys. */
+    /** The new values, of the shape of the new keys. Heads may have another dimension, d_head_v. */
     Append &v_new(const void *data, const Shape &s, Layout layout = Layout::bshd) {
         args_.v_new = tensor(data, s, layout);
+        args_.d_head_v = s.d_head;
         return *this;
     }
 
@@ -541,7 +542,8 @@ class Append {
         return *this;
     }
 
-    /** The values of the cache, which are written, of the shape of its keys. */
+    /** The values of the cache, which are written, of the shape of its keys, with heads as wide as
+     * those of the new values. */
     Append &v(void *data, const Shape &s, Layout layout = Layout::bshd) {
         args_.v = tensor(data, s, layout);
         return *this;

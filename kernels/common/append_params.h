@@ -55,12 +55,13 @@ typedef struct append_params {
     const int32_t *seqused_k;
     int32_t *seqused_k_out;
     const int64_t *slots; /* NULL: the place of a token comes from seqused_k */
-    int64_t
-        n_ids; /* of the page table: the CPU reads no further, whatever page_indptr and
-                  page_rows        become during the call; kernels of CUDA devices do not know it */
+    /* Ids of the page table: the CPU reads no further, whatever page_indptr and page_rows become
+     * during the call; kernels of CUDA devices do not know it. */
+    int64_t n_ids;
     int32_t batch;
     int32_t seqlen_k; /* keys that a sequence can have, at most */
-    int32_t d_head;
+    int32_t d_head;   /* of K and Q; in kernels of CUDA devices, of all parts */
+    int32_t d_head_v; /* kernels of CUDA devices do not look at it */
 } append_params_t;
 
 /* A token of the call. */

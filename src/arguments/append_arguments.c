@@ -28,6 +28,12 @@ static void set_default_types(flash_kv_append_args_t *a) {
             tensors[i]->dtype = a->dtype;
 }
 
+/* V has the head dimension of K, unless it has one of its own. */
+static void set_default_d_head_v(flash_kv_append_args_t *a) {
+    if (a->d_head_v == 0)
+        a->d_head_v = a->d_head;
+}
+
 /* Says whether the cache has V of its own. */
 static bool has_v(const flash_kv_append_args_t *a) {
     return a->v_new.data != NULL || a->v.data != NULL;
@@ -83,15 +89,27 @@ static flash_status_t check_tokens(const char *name, int64_t seqlen, int64_t bat
     return FLASH_SUCCESS;
 }
 
-static flash_status_t check_heads(const char *name, int64_t n_heads, int64_t d_head) {
+static flash_status_t check_elements(const char *name, int64_t n_heads, const char *columns_name,
+                                     int64_t columns) {
     int64_t elements = 0;
-    FLASH_TRY(argument_check_count(name, n_heads));
-    FLASH_REQUIRE(!__builtin_mul_overflow(2 * n_heads, d_head, &elements) && elements <= INT32_MAX,
+    FLASH_REQUIRE(!__builtin_mul_overflow(2 * n_heads, columns, &elements) && elements <= INT32_MAX,
                   FLASH_ERROR_INVALID_ARGUMENT,
-                  "%s is %" PRId64 " and d_head %" PRId64
+                  "%s is %" PRId64 " and %s %" PRId64
                   ": twice their product, K and V of a token, is more than %" PRId32,
-                  name, n_heads, d_head, INT32_MAX);
+                  name, n_heads, columns_name, columns, INT32_MAX);
     return FLASH_SUCCESS;
+}
+
+static flash_status_t check_heads(const flash_kv_append_args_t *a) {
+    FLASH_TRY(argument_check_count("d_head", a->d_head));
+    FLASH_TRY(argument_check_count("d_head_v", a->d_head_v));
+    FLASH_TRY(argument_check_count("n_heads_kv", a->n_heads_kv));
+    FLASH_TRY(check_elements("n_heads_kv", a->n_heads_kv, "d_head", a->d_head));
+    FLASH_TRY(check_elements("n_heads_kv", a->n_heads_kv, "d_head_v", a->d_head_v));
+    if (a->seqlen_q == 0)
+        return FLASH_SUCCESS;
+    FLASH_TRY(argument_check_count("n_heads", a->n_heads));
+    return check_elements("n_heads", a->n_heads, "d_head", a->d_head);
 }
 
 static flash_status_t check_sizes(const flash_kv_append_args_t *a) {
@@ -102,12 +120,11 @@ static flash_status_t check_sizes(const flash_kv_append_args_t *a) {
     FLASH_TRY(check_tokens("seqlen_new", a->seqlen_new, a->batch, a->cu_seqlens_new));
     FLASH_TRY(check_tokens("seqlen_q", a->seqlen_q, a->batch, a->cu_seqlens_q));
     FLASH_TRY(argument_check_size("seqlen_k", a->seqlen_k));
-    FLASH_TRY(argument_check_count("d_head", a->d_head));
-    FLASH_TRY(check_heads("n_heads_kv", a->n_heads_kv, a->d_head));
+    FLASH_TRY(check_heads(a));
     FLASH_REQUIRE(a->seqlen_q == 0 || a->rotary != NULL, FLASH_ERROR_INVALID_ARGUMENT,
                   "seqlen_q is %" PRId64 " without rotary, and nothing else is done to q",
                   a->seqlen_q);
-    return a->seqlen_q == 0 ? FLASH_SUCCESS : check_heads("n_heads", a->n_heads, a->d_head);
+    return FLASH_SUCCESS;
 }
 
 /* ---- Where the new tokens go ---- */
@@ -137,7 +154,7 @@ static flash_status_t read_places(const flash_kv_append_args_t *a, append_params
 /* ---- Tensors ---- */
 
 typedef struct shapes {
-    tensor_shape_t k_new, k, v, q, q_out; /* v_new has that of k_new */
+    tensor_shape_t k_new, v_new, k, v, q, q_out;
 } shapes_t;
 
 static shapes_t shapes_of(const flash_kv_append_args_t *a, const append_params_t *p) {
@@ -149,14 +166,15 @@ static shapes_t shapes_of(const flash_kv_append_args_t *a, const append_params_t
                             .d_head = a->d_head,
                             .element_size = dtype_size(a->k_new.dtype),
                             .may_repeat = (a->flags & FLASH_FLAG_BROADCAST) != 0}};
-    s.k = s.q = s.k_new;
+    s.k = s.q = s.v_new = s.k_new;
+    s.v_new.d_head = a->d_head_v;
     s.k.batch = p->tokens_new.total == 0 ? 0 : paged ? p->pages.n_pages : a->batch;
     s.k.seq = s.k.longest_seq = paged ? p->pages.page_size : a->seqlen_k;
     s.k.d_head = key_elements(a->k.dtype, a->d_head);
     s.k.element_size = dtype_size(a->k.dtype);
     s.k.is_output = true;
     s.v = s.k;
-    s.v.d_head = key_elements(a->v.dtype, a->d_head);
+    s.v.d_head = key_elements(a->v.dtype, a->d_head_v);
     s.v.element_size = dtype_size(a->v.dtype);
     s.q.batch = a->cu_seqlens_q ? 1 : a->batch;
     s.q.seq = s.q.longest_seq = a->seqlen_q;
@@ -187,9 +205,9 @@ static flash_status_t check_cache(const flash_kv_append_args_t *a, const shapes_
     regions_add_sharing(regions, "k", &a->k, &s->k, sharing);
     if (!has_v(a))
         return FLASH_SUCCESS;
-    FLASH_TRY(tensor_check("v_new", &a->v_new, &s->k_new));
+    FLASH_TRY(tensor_check("v_new", &a->v_new, &s->v_new));
     FLASH_TRY(check_output("v", &a->v, &s->v));
-    regions_add(regions, "v_new", &a->v_new, &s->k_new);
+    regions_add(regions, "v_new", &a->v_new, &s->v_new);
     regions_add_sharing(regions, "v", &a->v, &s->v, sharing);
     return FLASH_SUCCESS;
 }
@@ -334,6 +352,7 @@ static void set_params(const flash_kv_append_args_t *a, append_params_t *p) {
     p->slots = a->slot_mapping;
     p->seqlen_k = a->paging != NULL && a->seqlen_k == 0 ? INT32_MAX : (int32_t)a->seqlen_k;
     p->d_head = (int32_t)a->d_head;
+    p->d_head_v = (int32_t)a->d_head_v;
 }
 
 flash_status_t arguments_read_append(const flash_kv_append_args_t *args,
@@ -343,6 +362,7 @@ flash_status_t arguments_read_append(const flash_kv_append_args_t *args,
     if (a->q_out.data == NULL)
         a->q_out = a->q;
     set_default_types(a);
+    set_default_d_head_v(a);
     FLASH_TRY(check_types(a));
     FLASH_TRY(check_sizes(a));
     FLASH_TRY(arguments_check_latent_append(a, has_v(a)));

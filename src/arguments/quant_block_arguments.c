@@ -66,22 +66,23 @@ static flash_status_t check_new(const char *name, int32_t dtype) {
     return FLASH_SUCCESS;
 }
 
-static flash_status_t check_cache(const char *name, int64_t d_head, int32_t dtype, bool on_cpu) {
+static flash_status_t check_cache(const char *name, const char *columns_name, int64_t columns,
+                                  int32_t dtype, bool on_cpu) {
     if (!has_quant_blocks(dtype))
         return FLASH_SUCCESS;
     FLASH_REQUIRE(on_cpu, FLASH_ERROR_UNSUPPORTED,
                   "%s is %s (%" PRId32 "): only the CPU writes such a cache", name,
                   type_name(dtype), dtype);
-    return check_columns("d_head", d_head, dtype);
+    return check_columns(columns_name, columns, dtype);
 }
 
 flash_status_t arguments_check_quant_block_append(const flash_kv_append_args_t *a, bool has_v) {
     const bool on_cpu = a->device == FLASH_DEVICE_CPU;
     FLASH_TRY(check_new("k_new.dtype", a->k_new.dtype));
-    FLASH_TRY(check_cache("k.dtype", a->d_head, a->k.dtype, on_cpu));
+    FLASH_TRY(check_cache("k.dtype", "d_head", a->d_head, a->k.dtype, on_cpu));
     if (!has_v)
         return FLASH_SUCCESS;
-    FLASH_TRY(check_cache("v.dtype", a->d_head, a->v.dtype, on_cpu));
+    FLASH_TRY(check_cache("v.dtype", "d_head_v", a->d_head_v, a->v.dtype, on_cpu));
     FLASH_REQUIRE(on_cpu || a->k.dtype == a->v.dtype, FLASH_ERROR_UNSUPPORTED,
                   "k.dtype is %" PRId32 " and v.dtype is %" PRId32
                   ": only the CPU writes a cache of two types",

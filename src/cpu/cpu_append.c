@@ -60,7 +60,7 @@ static void append_heads(const append_params_t *p, const append_part_t *part,
                 (char *)part->to + (to + head * part->to_stride.head) * dtype_size(part->to_dtype),
             .from_dtype = part->from_dtype,
             .to_dtype = part->to_dtype,
-            .d_head = p->d_head,
+            .d_head = part == &p->parts[APPEND_V] ? p->d_head_v : p->d_head,
             .inverse_scale = inverse_scale_of(part, token->batch_index, head)};
         append_row(&row, &angles);
     }
@@ -126,16 +126,21 @@ static void write_lengths(const append_params_t *p) {
     }
 }
 
+/* Estimates the elements that a call writes. */
+static double count_elements(const append_params_t *p) {
+    const double of_k = (double)p->parts[APPEND_K].n_heads * p->d_head,
+                 of_v = (double)p->parts[APPEND_V].n_heads * p->d_head_v,
+                 of_q = (double)p->parts[APPEND_Q].n_heads * p->d_head;
+    return (double)p->tokens_new.total * (of_k + of_v) + (double)p->tokens_q.total * of_q;
+}
+
 flash_status_t cpu_append(const append_params_t *params, const executor_t *executor) {
     enum { SHARE_MIN_ELEMENTS = 1 << 16 };
     const append_params_t *p = params;
     append_call_t call = {.params = p};
     parallel_t parallel;
-    const double rows =
-        (double)p->tokens_new.total * (p->parts[APPEND_K].n_heads + p->parts[APPEND_V].n_heads) +
-        (double)p->tokens_q.total * p->parts[APPEND_Q].n_heads;
     FLASH_TRY(parallel_acquire(executor, &parallel));
-    parallel_for(&parallel, rows * p->d_head < SHARE_MIN_ELEMENTS ? 1 : parallel.n_workers,
+    parallel_for(&parallel, count_elements(p) < SHARE_MIN_ELEMENTS ? 1 : parallel.n_workers,
                  append_work, &call);
     parallel_release(&parallel);
     write_lengths(p);

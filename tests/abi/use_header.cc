@@ -118,6 +118,17 @@ static bool appends() {
            q_out[1] == 5 && after[0] == 2 && codes[2] == 0x40 && codes[3] == 0x48;
 }
 
+/* A token whose V has half the columns of its K. */
+static bool appends_a_narrow_v() {
+    const flashattn::Shape wide = {1, 1, 1, 2}, narrow = {1, 1, 1, 1};
+    const float k_new[2] = {1, 2}, v_new[1] = {3};
+    const std::int32_t used[1] = {0};
+    float k[2] = {}, v[2] = {};
+    flashattn::Append call;
+    call.k_new(k_new, wide).v_new(v_new, narrow).k(k, wide).v(v, narrow).lengths(used).run();
+    return k[0] == 1 && k[1] == 2 && v[0] == 3 && v[1] == 0;
+}
+
 /* Key 0 is a step away, and weighs half as much; bits hide key 1. */
 static bool takes_slopes_and_masks() {
     const float q[1] = {0}, k[2] = {1, 2}, v[2] = {3, 6}, slope[1] = {0.69314718f};
@@ -221,8 +232,9 @@ static bool refuses() {
 int main() {
     const bool good = computes() && reads_pages() && takes_scales() && takes_latent_tokens() &&
                       takes_quantised_blocks() && takes_sinks() && takes_slopes_and_masks() &&
-                      takes_chunks_and_padding() && appends() && computes_gradients() &&
-                      lends_threads() && refuses_multiprocessors() && refuses();
+                      takes_chunks_and_padding() && appends() && appends_a_narrow_v() &&
+                      computes_gradients() && lends_threads() && refuses_multiprocessors() &&
+                      refuses();
     std::puts(good ? "right" : "wrong");
     return good ? 0 : 1;
 }

@@ -216,6 +216,21 @@ TEST(tokens_go_to_their_slots) {
     free(c);
 }
 
+/* The other columns of a token are between its heads, and stay. */
+TEST(v_may_have_another_head_dimension) {
+    enum { D_V = 3 };
+    call_t *c = create();
+    outputs_t expected;
+    expect(c, &expected);
+    for (int i = 0; i < N_CACHE; i++)
+        if (i % D >= D_V)
+            expected.v[i] = c->before.v[i];
+    c->args.d_head_v = D_V;
+    assert_success(flash_kv_append(&c->args, NULL));
+    assert_memory_equal(&c->out, &expected, sizeof expected);
+    free(c);
+}
+
 /* Strides and pointers of what the call does not have, and of axes of length 1, do not matter. */
 TEST(what_is_not_there_does_not_matter) {
     call_t *c = create();
@@ -456,7 +471,7 @@ static void use_cuda(call_t *c) {
     X(new_blocks, c->args.k_new.dtype = c->args.v_new.dtype = FLASH_DTYPE_Q8_0, UNSUPPORTED,       \
       "k_new.dtype is FLASH_DTYPE_Q8_0 (6): new tokens are of fp16, bf16 or fp32")                 \
     X(blocks_that_d_head_cuts, c->args.v.dtype = FLASH_DTYPE_Q4_0, INVALID,                        \
-      "d_head is 8: not a multiple of 32, the columns of a block of FLASH_DTYPE_Q4_0")             \
+      "d_head_v is 8: not a multiple of 32, the columns of a block of FLASH_DTYPE_Q4_0")           \
     X(e4m3_into_fp32, c->args.k_new.dtype = c->args.v_new.dtype = FLASH_DTYPE_E4M3, UNSUPPORTED,   \
       "k.dtype is 3: new tokens of e4m3")                                                          \
     X(e4m3_with_rotary,                                                                            \
@@ -476,6 +491,11 @@ static void use_cuda(call_t *c) {
       "seqlen_q is 1073741824 and batch 2")                                                        \
     X(seqlen_k_negative, c->args.seqlen_k = -1, INVALID, "seqlen_k is -1")                         \
     X(d_head_zero, c->args.d_head = 0, INVALID, "d_head is 0")                                     \
+    X(d_head_v_negative, c->args.d_head_v = -8, INVALID, "d_head_v is -8")                         \
+    X(d_head_v_huge, c->args.d_head_v = (int64_t)1 << 31, INVALID, "d_head_v is 2147483648")       \
+    X(d_head_v_beyond_the_strides, c->args.d_head_v = 9, INVALID, "v overlaps itself")             \
+    X(too_many_elements_of_v, c->args.d_head_v = (int64_t)1 << 30, INVALID,                        \
+      "n_heads_kv is 2 and d_head_v 1073741824: twice their product")                              \
     X(n_heads_kv_zero, c->args.n_heads_kv = 0, INVALID, "n_heads_kv is 0")                         \
     X(n_heads_zero, c->args.n_heads = 0, INVALID, "n_heads is 0")                                  \
     X(too_many_elements, c->args.n_heads_kv = (int64_t)1 << 28, INVALID,                           \

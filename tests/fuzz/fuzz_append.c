@@ -24,16 +24,25 @@ typedef struct arrays {
     scales_t scales;
 } arrays_t;
 
-/* Returns the elements of a row of the tensor. */
-static int64_t row_of(const flash_kv_append_args_t *a, int32_t dtype) {
-    return row_elements(a->d_head, dtype ? dtype : a->dtype);
+static int64_t d_head_v(const flash_kv_append_args_t *a) {
+    return a->d_head_v == 0 ? a->d_head : a->d_head_v;
+}
+
+/* Returns the elements of a row of a tensor of so many columns. */
+static int64_t row_of(const flash_kv_append_args_t *a, int64_t columns, int32_t dtype) {
+    return row_elements(columns, dtype ? dtype : a->dtype);
+}
+
+static flash_tensor_t take_wide(input_t *in, const flash_kv_append_args_t *a, int64_t seqlen,
+                                int64_t heads, int64_t columns, int32_t dtype) {
+    flash_tensor_t tensor = take_tensor(in, seqlen, heads, row_of(a, columns, dtype));
+    tensor.dtype = dtype;
+    return tensor;
 }
 
 static flash_tensor_t take_typed(input_t *in, const flash_kv_append_args_t *a, int64_t seqlen,
                                  int64_t heads, int32_t dtype) {
-    flash_tensor_t tensor = take_tensor(in, seqlen, heads, row_of(a, dtype));
-    tensor.dtype = dtype;
-    return tensor;
+    return take_wide(in, a, seqlen, heads, a->d_head, dtype);
 }
 
 static flash_kv_append_args_t take_args(input_t *in) {
@@ -53,9 +62,10 @@ static flash_kv_append_args_t take_args(input_t *in) {
     const int32_t of_new = take_dtype(in), of_k = take_dtype(in);
     const int32_t of_v = take_byte(in) < 150 ? of_k : take_dtype(in);
     a.k_new = take_typed(in, &a, a.seqlen_new, a.n_heads_kv, of_new);
-    a.v_new = take_typed(in, &a, a.seqlen_new, a.n_heads_kv, of_new);
+    a.d_head_v = take_byte(in) < 150 ? 0 : take_d_head(in, 140, 576);
+    a.v_new = take_wide(in, &a, a.seqlen_new, a.n_heads_kv, d_head_v(&a), of_new);
     a.k = take_typed(in, &a, a.seqlen_k, a.n_heads_kv, of_k);
-    a.v = take_typed(in, &a, a.seqlen_k, a.n_heads_kv, of_v);
+    a.v = take_wide(in, &a, a.seqlen_k, a.n_heads_kv, d_head_v(&a), of_v);
     a.q = take_typed(in, &a, a.seqlen_q, a.n_heads, take_dtype(in));
     a.q_out = take_typed(in, &a, a.seqlen_q, a.n_heads, take_dtype(in));
     return a;
@@ -122,7 +132,8 @@ static int64_t tokens_of(int64_t batch, int64_t seqlen, const int32_t *cu_seqlen
 }
 
 static bool small(const flash_kv_append_args_t *a) {
-    const int64_t sizes[] = {a->batch, a->seqlen_new, a->seqlen_q, a->seqlen_k, a->d_head};
+    const int64_t sizes[] = {a->batch,    a->seqlen_new, a->seqlen_q,
+                             a->seqlen_k, a->d_head,     d_head_v(a)};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         if (sizes[i] < 0 || sizes[i] > 576)
             return false;
@@ -134,13 +145,18 @@ static bool small(const flash_kv_append_args_t *a) {
 }
 
 /* Allocates a tensor. Returns false where it does not fit. */
-static bool allocate(const flash_kv_append_args_t *a, flash_tensor_t *tensor,
-                     const int64_t sizes[3], uint8_t value) {
+static bool allocate_wide(const flash_kv_append_args_t *a, flash_tensor_t *tensor,
+                          const int64_t sizes[3], int64_t columns, uint8_t value) {
     int64_t elements = 0;
-    if (!get_extent(tensor, sizes, row_of(a, tensor->dtype), 0, 1, &elements))
+    if (!get_extent(tensor, sizes, row_of(a, columns, tensor->dtype), 0, 1, &elements))
         return false;
     tensor->data = filled(elements * element_size(a->dtype, tensor->dtype), value);
     return true;
+}
+
+static bool allocate(const flash_kv_append_args_t *a, flash_tensor_t *tensor,
+                     const int64_t sizes[3], uint8_t value) {
+    return allocate_wide(a, tensor, sizes, a->d_head, value);
 }
 
 static bool allocate_all(flash_kv_append_args_t *a, uint8_t value, bool has_v) {
@@ -149,8 +165,8 @@ static bool allocate_all(flash_kv_append_args_t *a, uint8_t value, bool has_v) {
     const int64_t sizes[3] = {a->paging ? a->paging->n_pages : a->batch,
                               a->paging ? a->paging->page_size : a->seqlen_k, a->n_heads_kv};
     return allocate(a, &a->k_new, sizes_new, value) && allocate(a, &a->k, sizes, 0xff) &&
-           (!has_v || (allocate(a, &a->v_new, sizes_new, (uint8_t)(value + 1)) &&
-                       allocate(a, &a->v, sizes, 0xff))) &&
+           (!has_v || (allocate_wide(a, &a->v_new, sizes_new, d_head_v(a), (uint8_t)(value + 1)) &&
+                       allocate_wide(a, &a->v, sizes, d_head_v(a), 0xff))) &&
            allocate(a, &a->q, sizes_q, (uint8_t)(value + 2)) &&
            (value % 2 == 0 || allocate(a, &a->q_out, sizes_q, 0xff));
 }

@@ -61,6 +61,7 @@ class AppendCase:
     layouts: tuple[str, str, str] = ("contiguous",) * 3  # of new tokens, of the cache, of Q
     seed: int = 0
     v_cache_dtype: str | None = None  # None: that of K's
+    d_head_v: int | None = None  # None: d_head
 
     @property
     def batch(self) -> int:
@@ -148,13 +149,15 @@ def arrays_of(case: AppendCase) -> Arrays:
     new_shape = _token_shape(case.lengths, case.ragged, case.trailing)
     shape = (*new_shape, case.n_heads_kv, case.d_head)
     k_new = _values(rng, shape, case.dtype, case.size)
-    v_new = _values(rng, shape, case.dtype, case.size) if case.has_v else None
+    d_heads = (case.d_head, case.d_head_v or case.d_head)
+    v_shape = (*shape[:-1], d_heads[1])
+    v_new = _values(rng, v_shape, case.dtype, case.size) if case.has_v else None
     if case.ragged:
         options["cu_seqlens_new"] = _ends(case.lengths)
     if case.counts_lengths:
         options["seqused_k"] = np.array(case.used, np.int32)
     rows = (*_pool(case, rng, options), case.n_heads_kv)
-    shapes = [(*rows, _row_elements(case.d_head, dtype)) for dtype in case.cache_dtypes]
+    shapes = [(*rows, _row_elements(*of)) for of in zip(d_heads, case.cache_dtypes)]
     if {*case.cache_dtypes} & {*QUANT_BLOCKS}:
         named = [dtype if dtype in QUANT_BLOCKS else None for dtype in case.cache_dtypes]
         options["kv_dtype"] = tuple(named)
@@ -304,6 +307,7 @@ def named_cases() -> dict[str, AppendCase]:
     for size in (1, 3, 16, 64):
         cases[f"pages_of_{size}"] = replace(_RAGGED, kind="table", page_size=size)
     cases["no_v"] = replace(_DENSE, has_v=False)
+    _add_cases_of_other_widths(cases)
     cases["padding"] = replace(_RAGGED, kind="mapping", padding=0.5)
     for dtype, cache_dtype in PAIRS:
         cases[f"{dtype}_to_{cache_dtype}"] = replace(
@@ -329,6 +333,26 @@ def named_cases() -> dict[str, AppendCase]:
     cases["odd_d_head"] = replace(_RAGGED, d_head=37, rotary=Rotary(30))
     cases["d_head_1"] = replace(_RAGGED, d_head=1)
     return cases
+
+
+def _add_cases_of_other_widths(cases: dict[str, AppendCase]) -> None:
+    """Adds cases whose V has another head dimension than K."""
+    for kind in KINDS:
+        cases[f"wide_v_{kind}"] = replace(
+            _RAGGED, kind=kind, d_head_v=40, v_apart=True, rotary=Rotary(16),
+            queries=Queries((2, 1, 0, 3), 4, ragged=True),
+        )  # fmt: skip
+    for d_head, d_head_v in ((192, 128), (16, 512), (64, 1), (37, 64)):
+        cases[f"v_of_{d_head_v}_beside_{d_head}"] = replace(
+            _RAGGED, kind="table", d_head=d_head, d_head_v=d_head_v, dtype="bfloat16",
+            cache_dtype="bfloat16",
+        )  # fmt: skip
+    cases["wide_v_of_e4m3"] = replace(
+        _DENSE, kind="table", d_head_v=64, cache_dtype=E4M3, scales="array", size=30.0
+    )
+    cases["wide_v_of_nobody"] = replace(
+        _DENSE, lengths=(0, 0, 0), d_head_v=64, rotary=Rotary(16), queries=Queries((2, 2, 2), 6)
+    )
 
 
 def _add_rotary_cases(cases: dict[str, AppendCase]) -> None:

@@ -101,7 +101,7 @@ def append_cases(draw: st.DrawFn) -> AppendCase:
     d_heads = st.one_of(st.sampled_from([8, 32, 64, 96, 128]), st.integers(1, 140))
     if {cache_dtype, v_cache_dtype} & {*QUANT_BLOCKS}:
         d_heads = st.sampled_from([32, 64, 96, 128])
-    d_head = draw(d_heads)
+    d_head, d_head_v = draw(d_heads), draw(st.one_of(st.none(), d_heads))
     kind = draw(st.sampled_from(KINDS))
     rotary = queries = None
     if dtype != E4M3 and d_head > 1 and draw(st.booleans()):
@@ -118,6 +118,7 @@ def append_cases(draw: st.DrawFn) -> AppendCase:
         used=tuple(draw(st.integers(0, SLOT_ROOM - 9)) for _ in range(batch)),
         n_heads_kv=draw(st.integers(1, 4)),
         d_head=d_head,
+        d_head_v=d_head_v,
         dtype=dtype,
         cache_dtype=cache_dtype,
         v_cache_dtype=v_cache_dtype,

@@ -37,6 +37,11 @@ REFUSALS = {
     "k_new_type": ({"k_new": _zeros(*SHAPE, dtype=np.float64)}, "k_new is float64"),
     "k_new_innermost": ({"k_new": _zeros(2, 3, 2, 16)[..., ::2]}, "k_new is not contiguous"),
     "v_new_shape": ({"v_new": _zeros(2, 3, 1, 8)}, r"v_new has shape \(2, 3, 1, 8\), k_new"),
+    "v_new_width": ({"v_new": _zeros(2, 3, 2, 6)}, r"v_cache has heads and d_head .2, 8., v_new"),
+    "v_width_0": (
+        {"v_new": _zeros(2, 3, 2, 0), "v_cache": _zeros(2, 9, 2, 0)},
+        r"v_new has d_head_v \(last axis\) 0: it must be at least 1",
+    ),
     "v_new_alone": ({"v_cache": None}, "v_new is given without v_cache"),
     "v_cache_alone": ({"v_new": None}, "v_cache without v_new"),
     "v_cache_shape": ({"v_cache": _zeros(2, 8, 2, 8)}, r"v_cache has shape \(2, 8, 2, 8\), k_"),

@@ -49,8 +49,17 @@ def test_a_cache_whose_v_has_a_d_head_of_its_own(cache: tuple, new: tuple) -> No
     o = fa3.flash_attn_with_kvcache(Q, k_cache, v_cache, cache_seqlens=lengths)
     whole = fa3.flash_attn_with_kvcache(Q, *cache, cache_seqlens=lengths)
     assert torch.equal(o, whole[..., :5])
+    narrow = k_cache.clone(), v_cache.clone()
+    o = fa3.flash_attn_with_kvcache(
+        Q, *narrow, new[0], new[1][..., :5], cache_seqlens=lengths, causal=True
+    )
+    whole = fa3.flash_attn_with_kvcache(Q, *cache, *new, cache_seqlens=lengths, causal=True)
+    assert torch.equal(o, whole[..., :5])
+    assert torch.equal(narrow[0], cache[0]) and torch.equal(narrow[1], cache[1][..., :5])
+    with pytest.raises(ValueError, match=r"v has heads and d_head \(2, 8\), and v_cache \(2, 5\)"):
+        fa3.flash_attn_with_kvcache(Q, *narrow, *new, cache_seqlens=lengths)
     with pytest.raises(NotImplementedError, match="v has a d_head of 5, and k of 8"):
-        fa3.flash_attn_with_kvcache(Q, k_cache, v_cache, *new, cache_seqlens=lengths)
+        fa2.flash_attn_with_kvcache(Q, *narrow, *new, cache_seqlens=lengths)
 
 
 @pytest.fixture

@@ -117,6 +117,11 @@ def _without_v(m: _Maker) -> Call:
     return {**_dense(m), "v_new": None, "v_cache": None}
 
 
+def _wide_v(m: _Maker) -> Call:
+    v_new, v_cache = m.random(BATCH, 1, HEADS_KV, 48), m.random(9, 4, HEADS_KV, 48)
+    return {**_pages_of_rows(m), "v_new": v_new, "v_cache": v_cache}
+
+
 def _to_e4m3(m: _Maker) -> Call:
     k_scale = m.random(BATCH, HEADS_KV, dtype=torch.float32).abs() + 0.1
     scales = {"k_descale": k_scale, "v_descale": 0.5}
@@ -147,7 +152,7 @@ _MAKERS: dict[str, Callable[[_Maker], Call]] = {
     for make in (
         _dense, _dense_rotary, _pages, _pages_of_rows, _pages_of_wide_rows, _pages_of_any_number,
         _slots_of_sequences, _ragged, _in_place, _slot_mapping, _padded_slot_mapping, _without_v,
-        _to_e4m3, _of_e4m3, _beside_each_other, _repeated, _nothing_new,
+        _wide_v, _to_e4m3, _of_e4m3, _beside_each_other, _repeated, _nothing_new,
     )
 }  # fmt: skip
 NAMES = tuple(_MAKERS)

@@ -57,13 +57,18 @@ static bool is_given(const call_t *c, int place) {
 
 /* ---- K and V ---- */
 
-static bool have_one_shape(const tensor_t *a, const tensor_t *b) {
+/* Says whether all axes but the last are as long in both. */
+static bool have_same_rows(const tensor_t *a, const tensor_t *b) {
     if (a->n_axes != b->n_axes || a->device != b->device)
         return false;
-    for (int32_t i = 0; i < a->n_axes; i++)
+    for (int32_t i = 0; i < a->n_axes - 1; i++)
         if (a->shape[i] != b->shape[i])
             return false;
     return true;
+}
+
+static bool have_one_shape(const tensor_t *a, const tensor_t *b) {
+    return have_same_rows(a, b) && tensor_last(a, 1) == tensor_last(b, 1);
 }
 
 static bool read_keys(call_t *c) {
@@ -84,8 +89,12 @@ static bool read_values(call_t *c) {
     if (!is_given(c, V_NEW) && !is_given(c, V_CACHE))
         return true;
     if (!read_at(c, V_NEW, &v_new) || !read_at(c, V_CACHE, &v) ||
-        !have_one_shape(&v_new, &c->k_new) || !have_one_shape(&v, &c->k) ||
-        !tensor_has_contiguous_rows(&v_new) || !tensor_has_contiguous_rows(&v))
+        !have_same_rows(&v_new, &c->k_new) || !have_same_rows(&v, &c->k) ||
+        tensor_last(&v_new, 1) != tensor_last(&v, 1) || !tensor_has_contiguous_rows(&v_new) ||
+        !tensor_has_contiguous_rows(&v))
+        return false;
+    c->args.d_head_v = tensor_last(&v, 1);
+    if (c->args.d_head_v == 0) /* to the API that is d_head */
         return false;
     c->args.v_new = tensor_of_api(&v_new, c->is_flat);
     c->args.v = tensor_of_api(&v, false);

@@ -383,6 +383,7 @@ class flash_kv_append_args_t(_SizedStructure):
         ("rotary", c_void_p),
         ("quant", c_void_p),
         ("executor", c_void_p),
+        ("d_head_v", c_int64),
     ]
 
 

@@ -45,7 +45,8 @@ def flash_kv_append(
     """Writes new tokens into a cache: token i of sequence b becomes its key seqused_k[b] + i.
 
     k_new, v_new       [batch, seqlen_new, n_heads_kv, d_head], or ragged [total_new, n_heads_kv,
-                       d_head]; v_new and v_cache None: the cache has no V of its own
+                       d_head]; the d_head of v_new and v_cache may differ from that of k_new and
+                       k_cache. v_new and v_cache None: the cache has no V of its own
     k_cache, v_cache   [batch, seqlen_k, n_heads_kv, d_head], or [n_pages, page_size, n_heads_kv,
                        d_head], which are written: of float32, float16 or bfloat16, or of
                        float8_e4m3fn, each whatever the new tokens are
@@ -160,7 +161,7 @@ class _Append:
         self.k = _tensor.named_view(
             k_cache, "k_cache", 4, of_k, latent.COLUMNS, self._stream
         )
-        self._check_cache("k_cache", self.k)
+        self._check_cache("k_cache", self.k, "k_new", self.k_new)
         self.args.k = _tensor.c_tensor(self.k)
         self.args.seqlen_k = self.k.shape[1]
         if v_new is None and v_cache is None:
@@ -169,17 +170,23 @@ class _Append:
             raise ValueError("v_new is given without v_cache, or v_cache without v_new")
         v = _tensor.key_view(v_new, "v_new", new_axes, self._stream)
         v_to = _tensor.named_view(v_cache, "v_cache", 4, of_v, latent.CODES, self._stream)
-        self._check_cache("v_cache", v_to)
         for name, shape, other_name, other in (
             ("v_new", v.shape, "k_new", self.k_new.shape),
             ("v_cache", v_to.shape, "k_cache", self.k.shape),
         ):
-            if shape != other:
-                raise ValueError(f"{name} has shape {shape}, {other_name} has {other}")
+            if shape[:-1] != other[:-1]:
+                raise ValueError(
+                    f"{name} has shape {shape}, {other_name} has {other}: only the last axis may "
+                    "differ"
+                )
+        self._check_cache("v_cache", v_to, "v_new", v)
+        if v.shape[-1] == 0:  # to the C API 0 is d_head
+            raise ValueError("v_new has d_head_v (last axis) 0: it must be at least 1")
         self._same_device(v_new=v)
         self._kept += [v, v_to]
         self.args.v_new = _tensor.c_tensor(v, ragged=self._is_flat)
         self.args.v = _tensor.c_tensor(v_to)
+        self.args.d_head_v = v.shape[-1]
         if v.repeats:
             self.args.flags = _abi.FLASH_FLAG_BROADCAST
 
@@ -286,10 +293,10 @@ class _Append:
             raise ValueError("cu_seqlens_new is empty: batch + 1 values, from 0 on")
         return count - 1
 
-    def _check_cache(self, name: str, cache: View) -> None:
-        if cache.shape[-2:] != self.k_new.shape[-2:]:
+    def _check_cache(self, name: str, cache: View, new_name: str, new: View) -> None:
+        if cache.shape[-2:] != new.shape[-2:]:
             raise ValueError(
-                f"{name} has heads and d_head {cache.shape[-2:]}, k_new has {self.k_new.shape[-2:]}"
+                f"{name} has heads and d_head {cache.shape[-2:]}, {new_name} has {new.shape[-2:]}"
             )
         self._same_device(**{name: cache})
         _tensor.check_outputs(**{name: cache})

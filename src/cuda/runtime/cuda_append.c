@@ -1,10 +1,11 @@
 /*
- * flash_kv_append() launches one kernel on CUDA devices: the one that moves vectors wherever all
- * rows lie at aligned addresses.
+ * flash_kv_append() launches one kernel on CUDA devices, or two where V has another head dimension
+ * than K: the one that moves vectors wherever all rows lie at aligned addresses.
  */
 #include "cuda/runtime/cuda_append.h"
 
 #include "core/status.h"
+#include "cuda/runtime/append_split.h"
 #include "cuda/runtime/grid.h"
 #include "cuda/runtime/scope.h"
 #include "cuda/tuning.h"
@@ -119,11 +120,21 @@ static flash_status_t enqueue(const append_params_t *params, const device_t *dev
     return grid.blocks == 0 ? FLASH_SUCCESS : launch_grid(u.symbol, &grid, &work, stream);
 }
 
+/* A kernel's rows all have the same length. */
+static flash_status_t enqueue_all(const append_params_t *params, const device_t *device,
+                                  flash_stream_t stream) {
+    if (!append_is_split(params))
+        return enqueue(params, device, stream);
+    const append_params_t of_v = append_v_alone(params), rest = append_without_v(params);
+    FLASH_TRY(enqueue(&of_v, device, stream));
+    return enqueue(&rest, device, stream);
+}
+
 flash_status_t cuda_append(const append_params_t *params, const device_t *device,
                            flash_stream_t stream) {
     cuda_scope_t scope;
     FLASH_TRY(cuda_scope_enter(device, &scope));
-    const flash_status_t status = enqueue(params, device, stream);
+    const flash_status_t status = enqueue_all(params, device, stream);
     cuda_scope_leave(&scope);
     return status;
 }

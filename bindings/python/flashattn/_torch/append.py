@@ -68,8 +68,9 @@ def _append(frame: AppendFrame, call: Call) -> None:
     if not placement.is_at(k, index):
         raise Unsound
     of_v_new = of_v = _NO_TENSOR
+    d_head_v = 0
     if v_new is not None or v is not None:
-        _check_v(v_new, v, k_new, k, index)
+        d_head_v = _check_v(v_new, v, k_new, k, index)
         of_v_new, of_v = tensor_members(v_new, is_flat), tensor_members(v, 0)
     paging = 0
     if not slots is page_table is v_page_table is page_indptr is page_rows is None:
@@ -124,19 +125,25 @@ def _append(frame: AppendFrame, call: Call) -> None:
         paging,
         turns,
         quant,
+        d_head_v,
     )
     status = frame.function(frame.args, None if index < 0 else ctypes.c_void_p(raw_stream(index)))
     if status:
         check(status)
 
 
-def _check_v(v_new: Tensor | None, v: Tensor | None, k_new: Tensor, k: Tensor, index: int) -> None:
-    if v_new is None or v is None or v_new.shape != k_new.shape or v.shape != k.shape:
+def _check_v(v_new: Tensor | None, v: Tensor | None, k_new: Tensor, k: Tensor, index: int) -> int:
+    """Returns V's head dimension, which may differ from that of K."""
+    if v_new is None or v is None:
+        raise Unsound
+    *tokens, d_head_v = v_new.shape
+    if tokens != list(k_new.shape[:-1]) or v.shape != (*k.shape[:-1], d_head_v) or d_head_v == 0:
         raise Unsound
     if not (placement.is_at(v_new, index) and placement.is_at(v, index)):
         raise Unsound
     if _records_gradients() and (v_new.requires_grad or v.requires_grad):
         raise Unsound
+    return d_head_v
 
 
 def _check_queries(

@@ -30,7 +30,6 @@ from ._arguments import (
     refuse_beside_qv,
     refuse_foreign,
     refuse_foreign_of_cache,
-    refuse_other_v,
     softmax_options,
 )
 from ._cache import Cache
@@ -287,8 +286,6 @@ def flash_attn_with_kvcache(
         k_descale=k_descale,
         v_descale=v_descale,
     )
-    if k is not None:
-        refuse_other_v(k_cache, v_cache)
     if qv is not None:
         refuse_beside_qv(k=k, rotary_cos=rotary_cos)
         q, k_cache = join_latent(q, k_cache, v_cache, qv)

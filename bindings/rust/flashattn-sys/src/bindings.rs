@@ -401,6 +401,7 @@ pub struct flash_kv_append_args_t {
     pub rotary: *const flash_rotary_t,
     pub quant: *const flash_quant_t,
     pub executor: *const flash_executor_t,
+    pub d_head_v: i64,
 }
 impl flash_kv_append_args_t {
     pub const INIT: Self = Self { struct_size: size_of::<Self>() as u32, ..unsafe { core::mem::zeroed() } };
@@ -645,7 +646,7 @@ const _: () = {
     assert!(offset_of!(flash_rotary_t, rotary_dim) == 48);
     assert!(offset_of!(flash_rotary_t, positions) == 56);
     assert!(offset_of!(flash_rotary_t, start) == 64);
-    assert!(size_of::<flash_kv_append_args_t>() == 576);
+    assert!(size_of::<flash_kv_append_args_t>() == 584);
     assert!(offset_of!(flash_kv_append_args_t, struct_size) == 0);
     assert!(offset_of!(flash_kv_append_args_t, device) == 4);
     assert!(offset_of!(flash_kv_append_args_t, dtype) == 8);
@@ -672,4 +673,5 @@ const _: () = {
     assert!(offset_of!(flash_kv_append_args_t, rotary) == 552);
     assert!(offset_of!(flash_kv_append_args_t, quant) == 560);
     assert!(offset_of!(flash_kv_append_args_t, executor) == 568);
+    assert!(offset_of!(flash_kv_append_args_t, d_head_v) == 576);
 };
