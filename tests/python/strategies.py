@@ -96,6 +96,7 @@ def attention_problems(
         causal=draw(st.booleans()),
         window_size=draw(st.one_of(st.just((-1, -1)), st.tuples(_sides(), _sides()))),
         attention_chunk=draw(chunks()),
+        diagonal_offset=draw(st.one_of(st.just(0), st.just(0), st.integers(-150, 150))),
         softcap=draw(st.sampled_from([0.0, 0.0, 1.5, 30.0])),
         softmax_scale=draw(st.sampled_from([None, None, 0.3, 0.01])),
         sinks=draw(st.one_of(st.none(), _sinks(n_heads_kv * group))),
