@@ -9,10 +9,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* There is enough work for several threads, in forward, in combine and in append. */
+/* There is enough work for several threads, in forward, in combine, in append and in backward. */
 static const sizes_t SIZES = {
     .batch = 2, .seqlen_q = 150, .seqlen_k = 150, .n_heads = 4, .n_heads_kv = 4, .d_head = 40};
-enum { N_PARTIALS = 8 };
+enum { N_PARTIALS = 8, SEQLEN_OF_GRADIENTS = 40 };
 
 /* ---- Modes ---- */
 
@@ -75,7 +75,7 @@ static void leave(void) {
 
 /* ---- Calls ---- */
 
-/* A forward, a combine and an append call, with outputs that are denormal or not. */
+/* A forward, a combine, an append and a backward call, with outputs that are denormal or not. */
 typedef struct calls {
     test_problem_t forward;
     unsigned char *cache; /* e4m3, of K and behind it of V */
@@ -88,6 +88,9 @@ typedef struct calls {
     float *o_combined;
     float *lse_combined;
     flash_combine_args_t combine;
+    float *gradients[3]; /* of Q, K and V */
+    flash_forward_args_t of_gradients;
+    flash_backward_args_t backward;
 } calls_t;
 
 static float *allocate(size_t count) {
@@ -163,11 +166,36 @@ static void create_append(calls_t *c) {
     c->append = args;
 }
 
+/* Gradients of the first queries and keys of each sequence, where those of O are the values of V.
+ */
+static void create_backward(calls_t *c) {
+    const test_problem_t *p = &c->forward;
+    flash_forward_args_t forward = p->args;
+    flash_backward_args_t args = FLASH_BACKWARD_ARGS_INIT;
+    forward.lse_stride_batch = SIZES.n_heads * SIZES.seqlen_q;
+    forward.lse_stride_head = SIZES.seqlen_q;
+    forward.lse_stride_seq = 1;
+    forward.seqlen_q = forward.seqlen_k = SEQLEN_OF_GRADIENTS;
+    c->of_gradients = forward;
+    args.forward = &c->of_gradients;
+    args.d_o = args.dq = args.dk = args.dv = forward.v;
+    for (int i = 0; i < 3; i++)
+        c->gradients[i] = allocate(p->o_count);
+    args.dq.data = c->gradients[0];
+    args.dk.data = c->gradients[1];
+    args.dv.data = c->gradients[2];
+    assert_success(flash_backward_workspace_size(&args, NULL, &args.workspace_size));
+    args.workspace = malloc((size_t)args.workspace_size);
+    assert_non_null(args.workspace);
+    c->backward = args;
+}
+
 static void create(calls_t *c, float size_of_v) {
     problem_create(&c->forward, SIZES, 41);
     scale(c->forward.v, c->forward.o_count, size_of_v);
     create_combine(c);
     create_append(c);
+    create_backward(c);
 }
 
 static void destroy(calls_t *c) {
@@ -178,17 +206,28 @@ static void destroy(calls_t *c) {
     free(c->lse_partial);
     free(c->o_combined);
     free(c->lse_combined);
+    for (int i = 0; i < 3; i++)
+        free(c->gradients[i]);
+    free(c->backward.workspace);
 }
 
 static bool succeed(calls_t *c) {
     return flash_prepare(&c->forward.args, NULL) == FLASH_SUCCESS &&
            flash_forward(&c->forward.args, NULL, NULL) == FLASH_SUCCESS &&
            flash_combine(&c->combine, NULL) == FLASH_SUCCESS &&
-           flash_kv_append(&c->append, NULL) == FLASH_SUCCESS;
+           flash_kv_append(&c->append, NULL) == FLASH_SUCCESS &&
+           flash_backward(&c->backward, NULL) == FLASH_SUCCESS;
+}
+
+static bool same_gradients(const calls_t *a, const calls_t *b) {
+    for (int i = 0; i < 3; i++)
+        if (memcmp(a->gradients[i], b->gradients[i], a->forward.o_count * sizeof(float)) != 0)
+            return false;
+    return true;
 }
 
 static bool same_bits(const calls_t *a, const calls_t *b) {
-    return problem_same_bits(&a->forward, &b->forward) &&
+    return problem_same_bits(&a->forward, &b->forward) && same_gradients(a, b) &&
            memcmp(a->cache, b->cache, 2 * a->forward.o_count) == 0 &&
            memcmp(a->turned, b->turned, a->forward.o_count * sizeof(float)) == 0 &&
            memcmp(a->o_combined, b->o_combined, a->forward.o_count * sizeof(float)) == 0 &&
