@@ -1,5 +1,6 @@
 //! A call of attention.
 
+use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;
 
@@ -19,13 +20,14 @@ impl Workspace {
         Self::default()
     }
 
-    fn reserve(&mut self, size: u64) -> Result<()> {
+    /// Returns where the memory is, and how many bytes it has.
+    pub(crate) fn reserve(&mut self, size: u64) -> Result<(*mut c_void, u64)> {
         let refused = || Error::out_of_memory(format!("a workspace of {size} bytes"));
         let size = usize::try_from(size).map_err(|_| refused())?;
         let more = size.saturating_sub(self.memory.len());
         self.memory.try_reserve_exact(more).map_err(|_| refused())?;
         self.memory.resize(self.memory.len() + more, MaybeUninit::uninit());
-        Ok(())
+        Ok((self.memory.as_mut_ptr().cast(), self.memory.len() as u64))
     }
 }
 
@@ -167,7 +169,7 @@ impl<'a, Q: Query, K: Element> Forward<'a, Q, K> {
         lse: Option<&mut [f32]>,
     ) -> Result<()> {
         let [rows, tokens, n_heads, _] = self.q.shape();
-        same("o", o.shape(), [rows, tokens, n_heads, self.v.shape()[3]])?;
+        same("o", o.shape(), self.o_shape())?;
         let n_values = rows.saturating_mul(tokens).saturating_mul(n_heads);
         let mut args = self.args()?;
         let mut paging = sys::flash_paging_t::INIT;
@@ -184,7 +186,32 @@ impl<'a, Q: Query, K: Element> Forward<'a, Q, K> {
         launch(&mut args, workspace)
     }
 
-    fn args(&self) -> Result<sys::flash_forward_args_t> {
+    pub(crate) fn q_shape(&self) -> [usize; 4] {
+        self.q.shape()
+    }
+
+    pub(crate) fn k_shape(&self) -> [usize; 4] {
+        self.k.shape()
+    }
+
+    pub(crate) fn v_shape(&self) -> [usize; 4] {
+        self.v.shape()
+    }
+
+    pub(crate) fn o_shape(&self) -> [usize; 4] {
+        let [rows, tokens, n_heads, _] = self.q.shape();
+        [rows, tokens, n_heads, self.v.shape()[3]]
+    }
+
+    pub(crate) fn has_pages(&self) -> bool {
+        self.pages.is_some()
+    }
+
+    pub(crate) fn is_ragged(&self) -> bool {
+        self.ragged_q.is_some()
+    }
+
+    pub(crate) fn args(&self) -> Result<sys::flash_forward_args_t> {
         let ([_, seqlen_q, n_heads, d_head], [_, seqlen_k, n_heads_kv, _]) =
             (self.q.shape(), self.k.shape());
         self.check_shapes()?;
@@ -295,9 +322,7 @@ impl Ends<'_> {
 fn launch(args: &mut sys::flash_forward_args_t, workspace: &mut Workspace) -> Result<()> {
     let mut size = 0;
     Error::check(unsafe { sys::flash_workspace_size(args, ptr::null(), &mut size) })?;
-    workspace.reserve(size)?;
-    args.workspace = workspace.memory.as_mut_ptr().cast();
-    args.workspace_size = workspace.memory.len() as u64;
+    (args.workspace, args.workspace_size) = workspace.reserve(size)?;
     Error::check(unsafe { sys::flash_forward(args, ptr::null(), ptr::null_mut()) })
 }
 
@@ -306,7 +331,7 @@ fn clamped(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-fn same<T: PartialEq + std::fmt::Debug>(name: &str, found: T, wanted: T) -> Result<()> {
+pub(crate) fn same<T: PartialEq + std::fmt::Debug>(name: &str, found: T, wanted: T) -> Result<()> {
     if found == wanted {
         return Ok(());
     }

@@ -25,11 +25,13 @@
 //! own threads, and has returned when O is complete. CUDA devices, masks and whatever else is not
 //! here are in [`sys`], the C API.
 
+mod backward;
 mod element;
 mod error;
 mod forward;
 mod tensor;
 
+pub use backward::Gradients;
 pub use element::{Element, Query, BF16, E4M3, F16};
 pub use error::{Error, Result};
 pub use flashattn_sys as sys;

@@ -1,6 +1,6 @@
 //! Results against attention in f64, and what is refused.
 
-use flashattn::{sys, Forward, Pages, Tensor, TensorMut, Workspace, BF16};
+use flashattn::{sys, Forward, Gradients, Pages, Tensor, TensorMut, Workspace, BF16};
 
 /// Numbers between -1 and 1 that look random.
 fn values(n: usize, seed: u64) -> Vec<f32> {
@@ -281,4 +281,76 @@ fn threads_can_be_set() {
     assert_eq!(flashattn::num_threads(), 3);
     flashattn::set_num_threads(0).unwrap();
     assert!(flashattn::set_num_threads(-1).unwrap_err().message().contains("-1"));
+}
+
+// ---- Gradients ----
+
+const SINKS: [f32; 4] = [0.5, -1.0, 2.0, 0.0];
+
+/// The sum of d_o times O, in f64.
+fn loss((q, k, v, sinks): (&[f32], &[f32], &[f32], &[f32]), d_o: &[f32]) -> f64 {
+    let sees = |_, i, j| j <= i + K[1] - Q[1];
+    let (o, _) = naive((q, Q), (k, v, K), sees, Some(sinks));
+    o.iter().zip(d_o).map(|(a, b)| a * *b as f64).sum()
+}
+
+/// Compares the slope of the loss along x with the difference that a small step makes.
+fn assert_slope(gradient: &[f32], x: &[f32], loss: impl Fn(&[f32]) -> f64) {
+    let (step, direction) = (1.0 / 256.0, values(x.len(), 9));
+    let moved =
+        |by: f32| -> Vec<f32> { x.iter().zip(&direction).map(|(x, d)| x + by * d).collect() };
+    let slope: f64 = gradient.iter().zip(&direction).map(|(a, b)| (a * b) as f64).sum();
+    let difference = (loss(&moved(step)) - loss(&moved(-step))) / (2.0 * step as f64);
+    assert!((slope - difference).abs() < 1e-3, "{slope} is not {difference}");
+}
+
+#[test]
+fn gradients_are_those_of_differences() {
+    let ((q, k, v), d_o) = (inputs(), values(size(Q), 4));
+    let forward = base(&q, &k, &v).causal().sinks(&SINKS);
+    let (o, lse) = run(forward, Q).unwrap();
+    let (mut dq, mut dk, mut dv) = (q.clone(), k.clone(), v.clone());
+    let mut d_sinks = [f32::NAN; 4];
+    let to = Gradients {
+        dq: Some(TensorMut::new(&mut dq, Q).unwrap()),
+        dk: Some(TensorMut::new(&mut dk, K).unwrap()),
+        dv: Some(TensorMut::new(&mut dv, K).unwrap()),
+        d_sinks: Some(&mut d_sinks),
+    };
+    let (o, d_o_tensor) = (Tensor::new(&o, Q).unwrap(), Tensor::new(&d_o, Q).unwrap());
+    forward.backward(&mut Workspace::new(), o, &lse, d_o_tensor, to).unwrap();
+    assert_slope(&dq, &q, |x| loss((x, &k, &v, &SINKS), &d_o));
+    assert_slope(&dk, &k, |x| loss((&q, x, &v, &SINKS), &d_o));
+    assert_slope(&dv, &v, |x| loss((&q, &k, x, &SINKS), &d_o));
+    assert_slope(&d_sinks, &SINKS, |x| loss((&q, &k, &v, x), &d_o));
+
+    let mut alone = v.clone();
+    let dv_alone = Some(TensorMut::new(&mut alone, K).unwrap());
+    let to = Gradients { dv: dv_alone, ..Gradients::default() };
+    forward.backward(&mut Workspace::new(), o, &lse, d_o_tensor, to).unwrap();
+    assert_eq!(alone, dv);
+}
+
+#[test]
+fn gradients_that_do_not_fit_are_refused() {
+    let (q, k, v) = inputs();
+    let forward = base(&q, &k, &v);
+    let (o, lse) = run(forward, Q).unwrap();
+    let o = Tensor::new(&o, Q).unwrap();
+    let refused = |forward: Forward<f32, f32>, lse: &[f32], to: Gradients<f32, f32>| {
+        let result = forward.backward(&mut Workspace::new(), o, lse, o, to);
+        result.unwrap_err().message().to_string()
+    };
+    let (mut small, mut sinks) = (vec![0.0; 16], [0.0; 4]);
+    let dq = Some(TensorMut::new(&mut small, [1, 1, 1, 16]).unwrap());
+    let to = Gradients { dq, ..Gradients::default() };
+    assert!(refused(forward, &lse, to).starts_with("dq is [1, 1, 1, 16], not "));
+    assert!(refused(forward, &lse[1..], Gradients::default()).starts_with("lse is "));
+    let to = Gradients { d_sinks: Some(&mut sinks[..3]), ..Gradients::default() };
+    assert!(refused(forward, &lse, to).starts_with("d_sinks is 3, not 4"));
+    let to = Gradients { d_sinks: Some(&mut sinks), ..Gradients::default() };
+    assert!(refused(forward, &lse, to).contains("d_sinks is given, and sinks is NULL"));
+    let lengths = [13, 13];
+    let pages = Pages { table: &[0, 1], pages_of_a_row: 1, lengths: &lengths };
+    assert!(refused(forward.pages(pages), &lse, Gradients::default()).contains("pages"));
 }
