@@ -597,7 +597,10 @@ enum flash_flag {
     FLASH_FLAG_BATCH_INVARIANT = 4,
     /* A stride of 0 repeats an input along that axis. Without the flag it is taken for one that was
      * forgotten. */
-    FLASH_FLAG_BROADCAST = 8
+    FLASH_FLAG_BROADCAST = 8,
+    /* paging.page_table may have holes, ids below 0, anywhere in a row: their pages have no keys to
+     * read (see flash_paging_t). CPU families. */
+    FLASH_FLAG_PAGE_HOLES = 16
 };
 
 /**
@@ -614,6 +617,12 @@ enum flash_flag {
  * cu_seqlens_k[b + 1] - cu_seqlens_k[b] keys then, or its first seqused_k[b] where both are given.
  * They say no more than that: keys are found by pages. args.seqlen_k is their bound. Ids beyond a
  * sequence's length are never looked at, nor is a token of the last page beyond it.
+ *
+ * With FLASH_FLAG_PAGE_HOLES an id of page_table below 0 is a hole: the keys of its page count as
+ * positions, for lengths and masks too, but no query sees them, and nothing is read for them, nor
+ * is the id of v_page_table at that place. So a row may list chosen pages, of one token or more,
+ * with -1 wherever one is missing. A query whose keys are all in holes has O = 0 and LSE =
+ * -infinity. Without the flag such an id is one that is no page. flash_kv_append() knows no holes.
  *
  * On the CPU a length beyond what the table's row holds, an id that is no page, or a row that is
  * negative or beyond 2^31 - 1 is refused; how many rows the table has the library cannot know. On a

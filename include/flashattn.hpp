@@ -291,6 +291,12 @@ class Forward {
         return *this;
     }
 
+    /** Ids of the page table below 0 are holes: FLASH_FLAG_PAGE_HOLES. */
+    Forward &page_holes() {
+        args_.flags |= static_cast<std::uint32_t>(FLASH_FLAG_PAGE_HOLES);
+        return *this;
+    }
+
     /** K and V of e4m3 have scales: scale_arrays(), or a struct with other strides. Copies of this
      * call share it. */
     Forward &scales(const flash_quant_t &quant) {

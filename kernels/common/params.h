@@ -60,9 +60,12 @@ typedef struct flash_bias {
     int64_t stride_key;
     int32_t first_key;
     int32_t n_keys;
-    int32_t kind;            /* FLASH_MASK_... */
-    int32_t dtype;           /* of elements that are added */
-    int32_t is_last_keys;    /* 1: first_key is counted from the sequence's end, and negative */
+    int32_t kind;         /* FLASH_MASK_... */
+    int32_t dtype;        /* of elements that are added */
+    int32_t is_last_keys; /* 1: first_key is counted from the sequence's end, and negative */
+    /* 1: an id of pages.table below 0 hides the keys of its page. Here it takes no room, and no
+     * other member moves. */
+    int32_t has_page_holes;
     const float *head_scale; /* [n_heads]: factors of elements that are added; NULL: all 1 */
     flash_mask_blocks_t blocks;
 } flash_bias_t;

@@ -89,9 +89,11 @@ ALWAYS_INLINE void attend_shared(amx_run_t *run, const cpu_task_t *task, amx_ter
     run_items(run, terms);
 }
 
-/* Says whether a mask hides all that the task's rows see of some keys. */
+/* Says whether holes or a mask hide all that the task's rows see of a block. */
 static inline bool hides_part(const amx_run_t *run, flash_range_t keys) {
     bool hides = run->bias->mask != NULL;
+    if (cpu_holes_hide(cpu_holes_of(run->p, run->task, keys, &run->holes->entry[0]), keys))
+        return true;
     for (int64_t strip = 0; hides && strip < run->t->n_strips; strip++)
         hides = hides_keys(run->t, run->bias, strip, keys);
     return hides;
@@ -131,7 +133,11 @@ ALWAYS_INLINE void attend_in_terms(const flash_config_t *config, const flash_par
     else
         pack_q(&t, p, task, dtype, bad);
     start_results(&t);
+    amx_holes_t holes;
     amx_run_t run = {.t = &t,
+                     .p = p,
+                     .task = task,
+                     .holes = &holes,
                      .strips = strips,
                      .rule = softmax_rule(p),
                      .bias = &p->bias,

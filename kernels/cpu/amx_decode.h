@@ -42,6 +42,7 @@ typedef struct decode_block {
     decode_keys_t next;
     const decode_rows_t *edge; /* what the rows see, unless all see the whole block; else NULL */
     int32_t first;             /* the block's first key */
+    const cpu_holes_t *holes;  /* its keys in holes; NULL: none */
 } decode_block_t;
 
 /* Adds the pending P V to O. The block's own P V is pending then. */
@@ -56,6 +57,8 @@ ALWAYS_INLINE void decode_attend(const decode_run_t *run, int64_t head, const de
         decode_add_bias(t, &run->p->bias, head, block->first, R);
     if (block->edge)
         hide_unseen_keys(t, block->edge, block->first, R);
+    if (block->holes)
+        hide_holes_from_rows(t, block->holes, R);
     decode_softmax(t, &block->next, head, vec_set1(run->rule.to_log2), R);
     *pending = (decode_pending_t){t->o + head * t->d_v * R, block->keys.v};
 }
@@ -71,10 +74,14 @@ ALWAYS_INLINE decode_pending_t decode_copy(const decode_run_t *run, int64_t head
                                            const decode_keys_t *next, decode_pending_t pending,
                                            int R) {
     const decode_scratch_t *t = &run->t;
+    cpu_holes_t holes;
     decode_values(t, &pending, NULL, R); /* the pending V may be in the same copy */
     run->bad[head] |= copy_edge(t, run->rows, keys, from);
-    const decode_block_t block = {
-        .keys = edges_in_place(t), .next = *next, .edge = run->rows, .first = keys.begin};
+    const decode_block_t block = {.keys = edges_in_place(t),
+                                  .next = *next,
+                                  .edge = run->rows,
+                                  .first = keys.begin,
+                                  .holes = cpu_holes_of(run->p, run->task, keys, &holes)};
     decode_attend(run, head, &block, &pending, R);
     return pending;
 }
@@ -142,6 +149,12 @@ ALWAYS_INLINE void decode_block_of_head(const decode_run_t *run, int32_t head, f
     }
 }
 
+/* Says whether all keys of the block lie in holes. */
+static inline bool decode_in_holes(const decode_run_t *run, flash_range_t block) {
+    cpu_holes_t holes;
+    return cpu_holes_hide(cpu_holes_of(run->p, run->task, block, &holes), block);
+}
+
 /* Attends to a block of all heads, but for those from which a mask hides it; the task's keys end at
  * `end`. */
 ALWAYS_INLINE void decode_block_of_heads(const decode_run_t *run, flash_range_t block, int32_t end,
@@ -171,7 +184,8 @@ ALWAYS_INLINE void decode_blocks(const decode_run_t *run, int R) {
     flash_range_t keys = run->rows->any;
     while (keys.begin < keys.end) {
         const flash_range_t block = cpu_first_keys(keys, AMX_SQUARE);
-        decode_block_of_heads(run, block, keys.end, &pending, R);
+        if (!decode_in_holes(run, block))
+            decode_block_of_heads(run, block, keys.end, &pending, R);
         keys.begin = block.end;
     }
     decode_values(&run->t, &pending, NULL, R);

@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_CPU_REFERENCE_H
 
 #include "common/scale.h"
+#include "cpu/holes.h"
 #include "cpu/mask_elements.h"
 #include "cpu/rows.h"
 
@@ -140,7 +141,8 @@ static inline void reference_forward(const flash_config_t *config, const flash_p
         reference_row_t row = reference_start(p, task, r, scratch);
         const flash_range_t keys = cpu_row_keys(p, task, cpu_row(p, task, r));
         for (int64_t key = keys.begin; key < keys.end; key++) {
-            reference_add_key(p, task, config->dtype, &row, key);
+            if (!cpu_in_hole(p, task, key))
+                reference_add_key(p, task, config->dtype, &row, key);
             if ((key + 1) % REFERENCE_PART_KEYS == 0)
                 reference_end_part(&row);
         }

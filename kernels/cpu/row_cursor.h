@@ -5,6 +5,7 @@
 #ifndef FLASH_KERNELS_CPU_ROW_CURSOR_H
 #define FLASH_KERNELS_CPU_ROW_CURSOR_H
 
+#include "cpu/holes.h"
 #include "cpu/prefetch.h"
 #include "cpu/rows.h"
 
@@ -27,6 +28,7 @@ typedef struct row_cursor {
     const paged_keys_t *pages; /* NULL: all rows lie in one run */
     int64_t next_page;         /* first key of the page after this one */
     int64_t n_in_page;         /* rows left of this page */
+    bool in_hole;              /* this page is a hole of the table */
 } row_cursor_t;
 
 static inline row_cursor_t cursor_at_rows(const flash_params_t *p, const cpu_task_t *task,
@@ -63,6 +65,7 @@ static inline void enter_page(row_cursor_t *cursor) {
     const int64_t first = flash_kv_offset(from->kv.stride, &run, from->task->head_kv);
     cursor->row = element_at(from->kv.data, first, from->dtype);
     cursor->n_in_page = flash_kv_left(&run);
+    cursor->in_hole = cpu_in_hole(from->p, from->task, cursor->next_page);
     cursor->next_page += cursor->n_in_page;
 }
 
@@ -80,7 +83,7 @@ static inline row_cursor_t cursor_at_keys(const cpu_task_t *task, int32_t dtype,
     return cursor;
 }
 
-/* Returns the next row; NULL: there are no more. */
+/* Returns the next row; NULL: there are no more, or it lies in a hole, and is zeros. */
 ALWAYS_INLINE const char *cursor_next(row_cursor_t *cursor) {
     if (cursor->n_left <= 0)
         return NULL;
@@ -88,8 +91,10 @@ ALWAYS_INLINE const char *cursor_next(row_cursor_t *cursor) {
         enter_page(cursor);
         cursor->n_in_page--;
     }
-    const char *row = cursor->row;
     cursor->n_left--;
+    if (cursor->in_hole)
+        return NULL;
+    const char *row = cursor->row;
     if (++cursor->head < cursor->n_heads) {
         cursor->row += cursor->to_next_head;
     } else {

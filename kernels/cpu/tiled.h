@@ -154,10 +154,11 @@ static inline void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
 }
 
 NEVER_INLINE void attend_packed(const tile_scratch_t *t, const flash_params_t *p,
-                                const cpu_task_t *task, flash_range_t block) {
+                                const cpu_task_t *task, flash_range_t block,
+                                const cpu_holes_t *holes) {
     const values_t values = {t->v, *t->v_is_finite != 0};
     score_packed(t, block);
-    softmax(t, p, task, block);
+    softmax(t, p, task, block, holes);
     accumulate(t, &values, block);
 }
 
@@ -168,12 +169,14 @@ static inline void attend_blocks_shared(tile_scratch_t *t, const flash_params_t 
                                         const cpu_task_t *task, int32_t B_c, flash_range_t keys) {
     keys.begin = keys.begin / B_c * B_c;
     results_prefetch_t prefetch = results_prefetch(t, p, task, keys, B_c);
+    cpu_holes_t memory;
     while (keys.begin < keys.end) {
         const flash_range_t block = cpu_first_keys(keys, B_c);
         prefetch_results(&prefetch);
         use_packed_block(t, task->packed, block.begin / B_c - task->packed_block);
-        if (!skips_block(t, p, task, block))
-            attend_packed(t, p, task, block);
+        const cpu_holes_t *holes = cpu_holes_of(p, task, block, &memory);
+        if (!skips_block(t, p, task, block, holes))
+            attend_packed(t, p, task, block, holes);
         end_block(t, block, PART_BLOCKS_PACKED * B_c);
         keys.begin = block.end;
     }
@@ -183,12 +186,14 @@ static inline void attend_blocks_private(const tile_scratch_t *t, const flash_pa
                                          const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                          flash_range_t keys) {
     results_prefetch_t prefetch = results_prefetch(t, p, task, keys, B_c);
+    cpu_holes_t memory;
     while (keys.begin < keys.end) {
         const flash_range_t block = cpu_first_keys(keys, B_c);
         prefetch_results(&prefetch);
-        if (!skips_block(t, p, task, block)) {
+        const cpu_holes_t *holes = cpu_holes_of(p, task, block, &memory);
+        if (!skips_block(t, p, task, block, holes)) {
             pack_keys(t, p, task, dtype, block);
-            attend_packed(t, p, task, block);
+            attend_packed(t, p, task, block, holes);
         }
         end_block(t, block, PART_BLOCKS_PACKED * B_c);
         keys.begin = block.end;

@@ -20,8 +20,8 @@
 #include <math.h>
 
 enum {
-    ALL_FLAGS =
-        FLASH_FLAG_CAUSAL | FLASH_FLAG_WINDOW | FLASH_FLAG_BATCH_INVARIANT | FLASH_FLAG_BROADCAST,
+    ALL_FLAGS = FLASH_FLAG_CAUSAL | FLASH_FLAG_WINDOW | FLASH_FLAG_BATCH_INVARIANT |
+                FLASH_FLAG_BROADCAST | FLASH_FLAG_PAGE_HOLES,
     UNBOUNDED = -1
 };
 
@@ -136,6 +136,17 @@ static flash_status_t check_multiprocessors(const flash_forward_args_t *a) {
     return FLASH_SUCCESS;
 }
 
+/* No kernel of a CUDA family looks for holes yet: it would read keys of zeros, which have weight.
+ */
+static flash_status_t check_holes(const flash_forward_args_t *a) {
+    FLASH_REQUIRE(!(a->flags & FLASH_FLAG_PAGE_HOLES) || a->device == FLASH_DEVICE_CPU,
+                  FLASH_ERROR_UNSUPPORTED,
+                  "flags has FLASH_FLAG_PAGE_HOLES, and device is 0x%x: only kernels of the CPU "
+                  "leave out the holes of a page table",
+                  (unsigned)a->device);
+    return FLASH_SUCCESS;
+}
+
 static flash_status_t check_reserved(const flash_forward_args_t *a) {
     return argument_check_reserved("flash_forward_args_t", a->reserved32, a->reserved,
                                    sizeof a->reserved / sizeof a->reserved[0]);
@@ -148,6 +159,7 @@ static flash_status_t check_shape(const flash_forward_args_t *a) {
     FLASH_TRY(check_multiprocessors(a));
     FLASH_TRY(check_mask(a));
     FLASH_TRY(check_diagonal_offset(a));
+    FLASH_TRY(check_holes(a));
     FLASH_TRY(check_not_negative("softmax_scale", a->softmax_scale));
     return check_not_negative("softcap", a->softcap);
 }
@@ -271,6 +283,7 @@ static void set_params(flash_params_t *p, const flash_forward_args_t *a) {
         a->softmax_scale > 0 ? a->softmax_scale : (float)(1.0 / sqrt((double)a->d_head));
     p->softcap = a->softcap;
     p->diagonal_offset = (int32_t)a->diagonal_offset;
+    p->bias.has_page_holes = (a->flags & FLASH_FLAG_PAGE_HOLES) != 0;
     set_window(p, a);
     set_attention_chunk(p, a);
 }

@@ -110,12 +110,19 @@ flash_status_t arguments_read_pool(const flash_paging_t *paging, flash_pages_t *
 }
 
 flash_status_t arguments_read_paging(const flash_forward_args_t *checked, flash_pages_t *pages) {
+    const bool has_holes = (checked->flags & FLASH_FLAG_PAGE_HOLES) != 0;
     *pages = (flash_pages_t){0};
+    FLASH_REQUIRE(checked->paging != NULL || !has_holes, FLASH_ERROR_INVALID_ARGUMENT,
+                  "flags has FLASH_FLAG_PAGE_HOLES, and paging is NULL: holes are ids of a "
+                  "page_table");
     if (checked->paging == NULL)
         return FLASH_SUCCESS;
     FLASH_TRY(check_lengths(checked));
     const bool has_keys = checked->batch > 0 && checked->seqlen_k > 0;
     FLASH_TRY(arguments_read_pages(checked->paging, has_keys, pages));
+    FLASH_REQUIRE(pages->table != NULL || !has_holes, FLASH_ERROR_INVALID_ARGUMENT,
+                  "flags has FLASH_FLAG_PAGE_HOLES without paging.page_table: slots are no ids of "
+                  "pages");
     FLASH_REQUIRE(checked->leftpad_k == NULL || pages->table == NULL, FLASH_ERROR_INVALID_ARGUMENT,
                   "leftpad_k is given with a page_table: only keys in one piece can be padded");
     return FLASH_SUCCESS;
@@ -166,11 +173,18 @@ static flash_status_t read_row(const flash_params_t *p, sequence_pages_t *s, int
     return FLASH_SUCCESS;
 }
 
+/* Says whether the id at a place of the table is a hole, for V's table too. */
+static bool is_hole(const flash_params_t *p, int64_t at) {
+    return p->bias.has_page_holes && flash_load_length(p->pages.table, at) < 0;
+}
+
 static flash_status_t check_ids(const char *name, const flash_params_t *p, const int32_t *table,
                                 const sequence_pages_t *s) {
     const int64_t size = p->pages.page_size, n = (s->used + size - 1) / size;
     for (int64_t i = 0; i < n; i++) {
         const int32_t id = flash_load_length(table, s->begin + i);
+        if (is_hole(p, s->begin + i))
+            continue;
         FLASH_REQUIRE(id >= 0 && id < p->pages.n_pages, FLASH_ERROR_INVALID_ARGUMENT,
                       "%s: page %" PRId64 " of sequence %" PRId32 ", at place %" PRId64
                       ", is %" PRId32 ": not within 0 ... %" PRId32,

@@ -40,7 +40,9 @@ static bool reads_pages() {
     call.paging(flashattn::page_table(pool, two, 2)).lengths(all, 2);
     const flashattn::Forward copy = call;
     call.paging(flashattn::page_table(pool, last, 2)).lengths(one, 2);
-    return compute(copy) == 4.0f && compute(call) == 5.0f;
+    flashattn::Forward holes = call; /* the second page is one */
+    holes.lengths(all, 2).page_holes();
+    return compute(copy) == 4.0f && compute(call) == 5.0f && compute(holes) == 5.0f;
 }
 
 /* Elements of 1 (0x38) and 2 (0x40) in V, scaled. */

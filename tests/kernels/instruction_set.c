@@ -304,7 +304,7 @@ static void prepare_softmax(const problem_t *p, void *const outputs[]) {
 static void run_softmax(const problem_t *p, void *const outputs[]) {
     const flash_params_t params = {.softmax_scale = p->softmax_scale, .softcap = p->softcap};
     (void)outputs;
-    softmax(&scratch, &params, NULL, all_keys(p)); /* no bias, for which it reads the task */
+    softmax(&scratch, &params, NULL, all_keys(p), NULL); /* no bias, for which it reads the task */
 }
 
 static void finish_softmax(const problem_t *p, void *const outputs[]) {

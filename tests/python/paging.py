@@ -18,6 +18,9 @@ KINDS = (
 )  # fmt: skip
 
 
+_HOLES = (-1, -2, -(2**31))
+
+
 @dataclass(frozen=True)
 class PagedProblem:
     """p is padded along its keys. A slot has room for seqlen_k keys, and page_size is not used with
@@ -27,6 +30,7 @@ class PagedProblem:
     page_size: int
     kind: str = "table"
     v_apart: bool = False
+    holes: float = 0.0  # share of the pages that are holes of the table
 
     @property
     def way(self) -> str:
@@ -41,6 +45,18 @@ class PagedProblem:
     @property
     def row_type(self) -> type:
         return np.int64 if "64" in self.kind else np.int32
+
+    @property
+    def hidden_pages(self) -> np.ndarray:
+        """Gives [batch, pages]: which pages of each sequence are holes, of the seed."""
+        n_pages = -(-max(self.p.seqlen_k, 1) // self.page_size)
+        drawn = np.random.default_rng([self.p.seed, 11]).random((self.p.batch, n_pages))
+        return drawn < self.holes
+
+    @property
+    def hidden_keys(self) -> np.ndarray:
+        """Gives [batch, seqlen_k]: which keys lie in holes."""
+        return self.hidden_pages.repeat(self.page_size, axis=1)[:, : self.p.seqlen_k]
 
     @property
     def dense(self) -> AttentionProblem:
@@ -73,6 +89,14 @@ def _scatter(x: np.ndarray, q: PagedProblem, rng: np.random.Generator, layout: s
 def _no_page(rng: np.random.Generator, n_pages: int, shape: tuple[int, ...]) -> np.ndarray:
     """Returns ids that must not be followed."""
     return rng.choice(np.array([-1, n_pages, 2**31 - 1, -(2**31)], np.int32), shape)
+
+
+def _dig(q: PagedProblem, pool: Pool, rng: np.random.Generator, ids: tuple[int, ...]) -> None:
+    """Makes holes of pages, whose ids become some of `ids`, and whose keys NaN."""
+    for b, pages in enumerate(pool.ids):
+        for i in np.flatnonzero(q.hidden_pages[b, : len(pages)]):
+            pool.pages[pages[i]] = nan_of(pool.pages.dtype)
+            pages[i] = int(rng.choice(ids))
 
 
 def _table(q: PagedProblem, pool: Pool, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -117,6 +141,11 @@ def make_pages(
         v = k
     batch = q.p.batch
     options = _lengths(q, rng)
+    if q.holes:
+        _dig(q, k, rng, _HOLES)
+        if v is not k:
+            _dig(q, v, rng, (*_HOLES, 0, 2**31 - 1))  # V's id is not looked at there
+        options["page_holes"] = True
     if q.way == "slots":
         if q.v_apart:
             v = _scatter(inputs[2], q, np.random.default_rng(seed), layout_v)
@@ -143,7 +172,10 @@ def make_pages(
 
 def _in_memory(options: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Copies each array to memory of its own, which ends where it must not be read."""
-    return {name: arrange(np.ascontiguousarray(x), "contiguous") for name, x in options.items()}
+    return {
+        name: x if x is True else arrange(np.ascontiguousarray(x), "contiguous")
+        for name, x in options.items()
+    }
 
 
 def run_paged(

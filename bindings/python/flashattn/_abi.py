@@ -109,6 +109,7 @@ FLASH_FLAG_CAUSAL = 1
 FLASH_FLAG_WINDOW = 2
 FLASH_FLAG_BATCH_INVARIANT = 4
 FLASH_FLAG_BROADCAST = 8
+FLASH_FLAG_PAGE_HOLES = 16
 
 
 # CONFIG_FIELDS holds the members of flash_config_t after struct_size, in sort order.

@@ -89,6 +89,7 @@ ATTENTION = (
     Argument("n_multiprocessors", COUNT, 0, "launch"),
     Argument("mask_head_scale", ARRAY, None, "bias"),
     Argument("diagonal_offset", INTEGER, 0, "mask"),
+    Argument("page_holes", FLAG, False, "mask"),
 )
 OUTPUTS = (
     Argument("out", ARRAY, None, "outputs"),

@@ -63,6 +63,7 @@ def flash_attn_func(
     v_page_table: Any = None,
     page_indptr: Any = None,
     page_rows: Any = None,
+    page_holes: bool = False,
     k_descale: Any = None,
     v_descale: Any = None,
     kv_dtype: str | tuple[str | None, str | None] | None = None,
@@ -120,6 +121,9 @@ def flash_attn_func(
                      page_indptr[b]] up to page_indptr[b + 1]
     page_rows        [batch] int32 or int64: the row of page_table that sequence b has; without
                      page_table the entry of k and v that it has, its slot
+    page_holes       CPU only: ids of page_table below 0 are holes, anywhere in a row: the keys of
+                     their pages count as places, but no query sees them and nothing is read for
+                     them, in v_page_table neither
     k_descale        scale of a k of float8_e4m3fn, whose elements are multiplied by it: a number,
                      or a float32 array [batch, n_heads_kv] of any strides; None: 1
     v_descale        the same for v
@@ -167,6 +171,7 @@ def flash_attn_varlen_func(
     v_page_table: Any = None,
     page_indptr: Any = None,
     page_rows: Any = None,
+    page_holes: bool = False,
     k_descale: Any = None,
     v_descale: Any = None,
     kv_dtype: str | tuple[str | None, str | None] | None = None,

@@ -40,6 +40,7 @@ def flash_attention(
     v_page_table: jax.Array | None = None,
     page_indptr: jax.Array | None = None,
     page_rows: jax.Array | None = None,
+    page_holes: bool = False,
     k_descale: jax.Array | float | None = None,
     v_descale: jax.Array | float | None = None,
     softmax_scale: float | None = None,

@@ -222,9 +222,11 @@ def _attention(
     pages: Pages | None = None,
     k_descale: Scales = None,
     v_descale: Scales = None,
+    hidden_keys: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns (O, LSE), O once per place of rounding. Rows that are not used (seqused_q) have O = 0
-    and LSE = -infinity."""
+    and LSE = -infinity. hidden_keys, bool [batch, keys], are those that no query sees, as in the
+    holes of a page table."""
     n_heads, d_head = q.shape[-2:]
     group = n_heads // k.shape[-2] if n_heads else 1
     scale = d_head**-0.5 if softmax_scale is None else softmax_scale
@@ -245,6 +247,7 @@ def _attention(
             k_b, v_b = k[k_at], v[k_at]
         if leftpad_k is not None:
             k_b, v_b = k_b[int(leftpad_k[b]) :], v_b[int(leftpad_k[b]) :]
+        hidden = False if hidden_keys is None else hidden_keys[b][: len(k_b)]
         lse_at = (*q_at[:-1], slice(None), q_at[-1])
         for head in range(n_heads):
             own = head // group
@@ -257,6 +260,7 @@ def _attention(
                 functools.partial(bias.join, b=b, head=head, q_at=q_at),
                 -np.inf if sinks is None else precision.compute.type(sinks[head]),
                 mask,
+                hidden,
                 precision,
             )
     return o, lse
@@ -303,10 +307,11 @@ def _attend(
     join_bias: Callable[[np.ndarray], np.ndarray],
     sink: float,
     mask: Mask,
+    hidden: np.ndarray | bool,
     precision: Precision,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns O [places, len_q, d_head_v] and LSE [len_q] of one head of one sequence."""
-    visible = mask.visible(len(q), len(k))
+    visible = mask.visible(len(q), len(k)) & ~np.asarray(hidden)
     with np.errstate(all="ignore"):
         scores = (q @ k.T) * precision.compute.type(scale)
         if softcap > 0:

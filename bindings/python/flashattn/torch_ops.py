@@ -69,6 +69,7 @@ def flash_attn_func(
     v_page_table: Tensor | None = None,
     page_indptr: Tensor | None = None,
     page_rows: Tensor | None = None,
+    page_holes: bool = False,
     k_descale: Tensor | float | None = None,
     v_descale: Tensor | float | None = None,
     batch_invariant: bool = False,
@@ -99,8 +100,9 @@ def flash_attn_func(
         q, k, v, out, lse, return_lse, out_dtype, None, pages, bias, softmax_scale, causal, left,
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
     )  # fmt: skip
-    if not (attention_chunk is n_multiprocessors is diagonal_offset is _ZERO and leftpad_k is None):
-        call += attention_chunk, leftpad_k, n_multiprocessors, diagonal_offset
+    are_plain = attention_chunk is n_multiprocessors is diagonal_offset is _ZERO
+    if not (are_plain and leftpad_k is None and page_holes is False):
+        call += attention_chunk, leftpad_k, n_multiprocessors, diagonal_offset, page_holes
     if extension.forward and not direct.is_compiled():
         found = extension.forward(*call)
         if found is not None:
@@ -126,6 +128,7 @@ def flash_attn_varlen_func(
     v_page_table: Tensor | None = None,
     page_indptr: Tensor | None = None,
     page_rows: Tensor | None = None,
+    page_holes: bool = False,
     k_descale: Tensor | float | None = None,
     v_descale: Tensor | float | None = None,
     softmax_scale: float | None = None,
@@ -164,8 +167,9 @@ def flash_attn_varlen_func(
         q, k, v, out, lse, return_lse, out_dtype, ragged, pages, bias, softmax_scale, causal, left,
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
     )  # fmt: skip
-    if not (attention_chunk is n_multiprocessors is diagonal_offset is _ZERO and leftpad_k is None):
-        call += attention_chunk, leftpad_k, n_multiprocessors, diagonal_offset
+    are_plain = attention_chunk is n_multiprocessors is diagonal_offset is _ZERO
+    if not (are_plain and leftpad_k is None and page_holes is False):
+        call += attention_chunk, leftpad_k, n_multiprocessors, diagonal_offset, page_holes
     if extension.forward and not direct.is_compiled():
         found = extension.forward(*call)
         if found is not None:

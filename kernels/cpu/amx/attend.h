@@ -27,6 +27,8 @@ ALWAYS_INLINE void finish_scores(const amx_run_t *run, const amx_item_t *item,
     if (common.begin > item->key + scores->first * AMX_SQUARE ||
         common.end < item->key + scores->last * AMX_SQUARE)
         hide_unseen(run->t, item, scores, common);
+    if (item->holes)
+        hide_holes_of_squares(item->holes, scores);
 }
 
 /* Computes scores and P of an item again: some P was too large. Returns the new sums. */

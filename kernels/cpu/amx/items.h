@@ -17,9 +17,19 @@ typedef struct strip_keys {
     flash_range_t common;
 } strip_keys_t;
 
+/* These are the keys in holes of the two blocks that items are in at a time; block i has entry i %
+ * 2. */
+typedef struct amx_holes {
+    cpu_holes_t entry[2];
+    const cpu_holes_t *of_block; /* of the present block; NULL: no key of it lies in one */
+} amx_holes_t;
+
 /* This is a task's state while it goes through consecutive blocks of packed keys. */
 typedef struct amx_run {
     const amx_scratch_t *t;
+    const flash_params_t *p;
+    const cpu_task_t *task;
+    amx_holes_t *holes;
     const strip_keys_t *strips;
     softmax_rule_t rule;
     const flash_bias_t *bias;
@@ -34,8 +44,25 @@ typedef struct amx_run {
     uint32_t *bad;     /* [strips], a bit for each row that is to be recomputed */
 } amx_run_t;
 
+/* Finds the present block's keys in holes. */
+static inline void find_holes(amx_run_t *run) {
+    const int32_t key = run->key + (int32_t)run->block * run->t->block_keys;
+    const flash_range_t rest = {key, run->task->sequence.len_k};
+    run->holes->of_block = cpu_holes_of(run->p, run->task, cpu_first_keys(rest, run->t->block_keys),
+                                        &run->holes->entry[run->block % 2]);
+}
+
+/* Leaves out squares at both ends of some of the present block whose keys all lie in holes. */
+static inline flash_range_t squares_to_read(const cpu_holes_t *holes, flash_range_t squares) {
+    while (squares.begin < squares.end && holes->word[squares.begin] == UINT32_MAX)
+        squares.begin++;
+    while (squares.begin < squares.end && holes->word[squares.end - 1] == UINT32_MAX)
+        squares.end--;
+    return squares;
+}
+
 /* Says whether the strip sees keys of the present block, and makes the item if it does. Squares
- * that a mask hides at its ends are left out. */
+ * that holes or a mask hide at its ends are left out. */
 ALWAYS_INLINE bool set_item(amx_run_t *run, int64_t strip, amx_item_t *item) {
     const amx_scratch_t *t = run->t;
     const flash_range_t any = run->strips[strip].any;
@@ -45,6 +72,8 @@ ALWAYS_INLINE bool set_item(amx_run_t *run, int64_t strip, amx_item_t *item) {
     if (begin >= end)
         return false;
     flash_range_t squares = {begin / AMX_SQUARE, (end + AMX_SQUARE - 1) / AMX_SQUARE};
+    if (run->holes->of_block)
+        squares = squares_to_read(run->holes->of_block, squares);
     if (run->bias->mask != NULL)
         squares = shown_squares(t, run->bias, strip, key, squares);
     if (squares.begin >= squares.end)
@@ -55,6 +84,7 @@ ALWAYS_INLINE bool set_item(amx_run_t *run, int64_t strip, amx_item_t *item) {
                          .key = key,
                          .first = squares.begin,
                          .last = squares.end,
+                         .holes = run->holes->of_block,
                          .n_chunks = (squares.end - squares.begin + t->chunk - 1) / t->chunk,
                          .buffer = run->buffer,
                          .starts = !(run->started >> strip & 1)};
@@ -65,6 +95,8 @@ ALWAYS_INLINE bool set_item(amx_run_t *run, int64_t strip, amx_item_t *item) {
 /* Makes the next item, or returns false: there are no more. */
 static inline bool next_item(amx_run_t *run, amx_item_t *item) {
     for (; run->n_left > 0; run->n_left--, run->block++) {
+        if (run->strip == 0)
+            find_holes(run);
         while (run->strip < run->t->n_strips)
             if (set_item(run, run->strip++, item))
                 return true;

@@ -49,9 +49,10 @@ typedef struct amx_item {
     int32_t key; /* the block's first */
     int32_t first;
     int32_t last;
-    int32_t n_chunks; /* of scores */
-    int buffer;       /* of P */
-    bool starts;      /* no item of the strip came before */
+    int32_t n_chunks;         /* of scores */
+    const cpu_holes_t *holes; /* the block's keys in holes; NULL: none */
+    int buffer;               /* of P */
+    bool starts;              /* no item of the strip came before */
 } amx_item_t;
 
 /* These are scores of squares first ... last - 1 of an item's block. */
@@ -91,6 +92,17 @@ NEVER_INLINE void hide_unseen(const amx_scratch_t *t, const amx_item_t *item,
             }
         }
     }
+}
+
+/* Hides the keys of an item's squares that lie in holes. */
+NEVER_INLINE void hide_holes_of_squares(const cpu_holes_t *holes, const amx_scores_t *scores) {
+    const vec_t hidden = vec_set1(-INFINITY);
+    for (int32_t j = scores->first; j < scores->last; j++)
+        for (uint32_t left = holes->word[j]; left != 0; left &= left - 1) {
+            float *s = result_row(scores_square(scores, j), __builtin_ctz(left));
+            _mm512_store_ps(s, hidden);
+            _mm512_store_ps(s + VEC_WIDTH, hidden);
+        }
 }
 
 /* Returns the largest score of each row of a half, scaled. */

@@ -74,20 +74,32 @@ static inline void hide_unseen_keys(const decode_scratch_t *t, const decode_rows
     }
 }
 
+/* Hides the keys of a block in holes. */
+NEVER_INLINE void hide_holes_from_rows(const decode_scratch_t *t, const cpu_holes_t *holes, int R) {
+    for (uint32_t left = holes->word[0]; left != 0; left &= left - 1) {
+        const int i = __builtin_ctz(left);
+        for (int row = 0; row < R; row++)
+            t->s[(i % 16 * 2 + i / 16) * R + row] = -INFINITY;
+    }
+}
+
 /* These are the rows of K and of V of a block, and those to prefetch meanwhile. */
 typedef struct edge_rows {
     row_cursor_t k, v;
     row_cursor_t k_prefetch, v_prefetch;
 } edge_rows_t;
 
-/* Copies rows of K or V, of d elements, and adds zeros up to a whole block. */
+/* Copies rows of K or V, of d elements, with zeros in holes and up to a whole block. */
 static inline void copy_rows(int64_t d, row_cursor_t from, row_cursor_t prefetch, uint16_t *edge) {
-    int64_t n = 0;
-    for (const char *row = cursor_next(&from); row; row = cursor_next(&from), n++) {
+    const size_t row_bytes = (size_t)d * 2;
+    for (int64_t i = 0; i < AMX_SQUARE; i++, edge += d) {
+        const char *row = cursor_next(&from);
         prefetch_next(&prefetch);
-        memcpy(edge + n * d, row, (size_t)d * 2);
+        if (row)
+            memcpy(edge, row, row_bytes);
+        else
+            memset(edge, 0, row_bytes);
     }
-    memset(edge + n * d, 0, (size_t)((AMX_SQUARE - n) * d) * 2);
 }
 
 static inline bool is_finite_key(const uint16_t *key, int64_t d) {

@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_CPU_TILED_BIAS_H
 
 #include "common/bias.h"
+#include "cpu/holes.h"
 #include "cpu/mask_elements.h"
 #include "cpu/rows.h"
 #include "cpu/tiled/scratch.h"
@@ -157,10 +158,11 @@ NEVER_INLINE bool hides_block(const tile_scratch_t *t, const flash_params_t *p,
     return true;
 }
 
-/* Says whether the block is left out. */
+/* Says whether the block is left out. holes: its keys in holes, or NULL. */
 ALWAYS_INLINE bool skips_block(const tile_scratch_t *t, const flash_params_t *p,
-                               const cpu_task_t *task, flash_range_t block) {
-    return p->bias.mask != NULL && hides_block(t, p, task, block);
+                               const cpu_task_t *task, flash_range_t block,
+                               const cpu_holes_t *holes) {
+    return cpu_holes_hide(holes, block) || (p->bias.mask != NULL && hides_block(t, p, task, block));
 }
 
 #endif

@@ -5,6 +5,7 @@
 #ifndef FLASH_KERNELS_CPU_TILED_COPY_PAGES_H
 #define FLASH_KERNELS_CPU_TILED_COPY_PAGES_H
 
+#include "cpu/holes.h"
 #include "cpu/tiled/in_place.h"
 
 #include <string.h>
@@ -12,6 +13,8 @@
 enum { BLOCK_ROWS_MAX = 64 };
 _Static_assert((int)IN_PLACE_KEYS <= (int)BLOCK_ROWS_MAX && (int)SINGLE_ROW_KEYS <= BLOCK_ROWS_MAX,
                "rows of a block in place");
+
+enum { ROW_IN_HOLE = -1 }; /* stands for a row of zeros */
 
 /* These are the first elements of a block's rows of K and V, counted from those of head 0. */
 typedef struct block_rows {
@@ -36,8 +39,9 @@ static inline void find_rows(const flash_params_t *p, const cpu_task_t *task, co
         const flash_range_t page = cpu_first_of_page(p, keys, keys.end - keys.begin);
         const flash_kv_run_t run = cpu_page_run(p, task, kv->table, keys.begin);
         const int64_t first = flash_kv_offset(kv->stride, &run, 0);
+        const bool in_hole = cpu_in_hole(p, task, keys.begin);
         for (int32_t i = 0; i < page.end - page.begin; i++)
-            *rows++ = first + i * kv->stride->seq;
+            *rows++ = in_hole ? ROW_IN_HOLE : first + i * kv->stride->seq;
         keys.begin = page.end;
     }
 }
@@ -72,9 +76,12 @@ static inline in_place_t copy_block_rows(const copied_rows_t *from, int32_t dtyp
         .data = memory, .prefetch = memory, .stride = d, .n_heads = 1, .adjoin = true};
     char *to = memory;
     for (int32_t i = 0; i < from->n; i++, to += row_bytes) {
-        if (i < from->n_prefetch)
+        if (i < from->n_prefetch && from->prefetch[i] != ROW_IN_HOLE)
             prefetch_row(element_at(from->head, from->prefetch[i], dtype), (int64_t)row_bytes);
-        memcpy(to, element_at(from->head, from->rows[i], dtype), row_bytes);
+        if (from->rows[i] == ROW_IN_HOLE)
+            memset(to, 0, row_bytes);
+        else
+            memcpy(to, element_at(from->head, from->rows[i], dtype), row_bytes);
     }
     return copy;
 }

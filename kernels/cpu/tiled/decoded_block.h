@@ -27,8 +27,12 @@ ALWAYS_INLINE void decode_row(int32_t dtype, const char *row, int64_t d, float *
 ALWAYS_INLINE void decode_run(int32_t dtype, const int64_t d, const encoded_rows_t *rows,
                               const encoded_rows_t *next, int32_t n, float *to) {
     for (int32_t i = 0; i < n; i++) {
+        float *row = to + i * round_up(d, 16);
         prefetch_row(next->first + i * next->stride, key_bytes(dtype, d));
-        decode_row(dtype, rows->first + i * rows->stride, d, to + i * round_up(d, 16));
+        if (rows->in_hole)
+            memset(row, 0, (size_t)round_up(d, 16) * sizeof *row);
+        else
+            decode_row(dtype, rows->first + i * rows->stride, d, row);
     }
 }
 

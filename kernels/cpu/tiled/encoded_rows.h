@@ -20,6 +20,7 @@ typedef struct encoded_rows {
     const char *first;
     int64_t stride; /* bytes */
     int32_t n;
+    bool in_hole; /* they are zeros, and `first` is only there to be prefetched */
 } encoded_rows_t;
 
 /* Returns the first keys of a range that lie in one run. */
@@ -34,7 +35,8 @@ static inline encoded_rows_t first_rows(const encoded_keys_t *encoded, flash_ran
                                      : cpu_key_run(from->task, keys.begin);
     const int64_t at = flash_kv_offset(kv->stride, &run, from->task->head_kv);
     const encoded_rows_t rows = {element_at(kv->data, at, from->dtype), stride,
-                                 first.end - first.begin};
+                                 first.end - first.begin,
+                                 cpu_in_hole(from->p, from->task, keys.begin)};
     return rows;
 }
 

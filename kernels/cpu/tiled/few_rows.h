@@ -70,17 +70,18 @@ typedef struct in_place_block {
     bool prefetches;          /* keys are prefetched */
     int64_t index;            /* of the task's blocks */
     rows_of_blocks_t *rows;   /* where keys are in pages */
+    const cpu_holes_t *holes; /* NULL: no key lies in one */
 } in_place_block_t;
 
 /* Turns the scores of a block into P; the rows are those of the task's heads. */
 NEVER_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, const in_place_block_t *block,
                                    bool all_see) {
-    const softmax_block_t softmax = {p, task, block->keys, softmax_rule(p)};
+    const softmax_block_t softmax = {p, task, block->keys, softmax_rule(p), block->holes};
     const int32_t n_keys = block->keys.end - block->keys.begin;
     const int64_t n_columns = round_up(n_keys, WORD_ELEMENTS);
     const int32_t most = block->prefetches ? IN_PLACE_KEYS : SINGLE_ROW_KEYS;
-    const bool whole = all_see && n_keys == most && !softmax.rule.rewrites;
+    const bool whole = all_see && n_keys == most && !softmax.rule.rewrites && !block->holes;
     for (int64_t row = 0; row < t->n_rows; row++) {
         if (whole)
             scores_to_p(t, row, 0, most, &softmax.rule);
@@ -178,17 +179,20 @@ NEVER_INLINE void attend_copies(const tile_scratch_t *t, const flash_params_t *p
 }
 
 /* Says whether reading the block page by page gives the bits of a block in one piece: it lies in
- * one page, or all rows see it and page boundaries are ends of tiles of scores and of words. */
-static inline bool page_by_page(const flash_params_t *p, flash_range_t keys, bool all_see) {
-    return cpu_in_one_page(p, keys) ||
-           (all_see && keys.begin % STEP_UNIT == 0 && p->pages.page_size % STEP_UNIT == 0);
+ * one page, or all rows see it and page boundaries are ends of tiles of scores and of words. No
+ * page of it is a hole. */
+static inline bool page_by_page(const flash_params_t *p, const in_place_block_t *block,
+                                bool all_see) {
+    const flash_range_t keys = block->keys;
+    return !block->holes && (cpu_in_one_page(p, keys) || (all_see && keys.begin % STEP_UNIT == 0 &&
+                                                          p->pages.page_size % STEP_UNIT == 0));
 }
 
 NEVER_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p,
                                const cpu_task_t *task, int32_t dtype,
                                const in_place_block_t *block) {
     const bool all_see = rows_see(t, block->keys);
-    if (page_by_page(p, block->keys, all_see))
+    if (page_by_page(p, block, all_see))
         attend_in_place(t, p, task, dtype, block, true);
     else
         attend_copies(t, p, task, dtype, block, all_see);
@@ -236,7 +240,7 @@ NEVER_INLINE void attend_encoded(const tile_scratch_t *t, const flash_params_t *
     for (int32_t head = 0; head < task->n_heads; head++) {
         const tile_scratch_t of_head = rows_of_head(t, head);
         const cpu_task_t head_task = task_of_head(task, head, t->d_v);
-        if (reads_quant_rows(t, p, dtype))
+        if (reads_quant_rows(t, p, dtype) && !block->holes)
             attend_quantised(&of_head, p, &head_task, dtype, block, after);
         else
             attend_decoded(&of_head, p, &head_task, dtype, block, after);
@@ -261,11 +265,11 @@ static inline void sort_columns(const tile_scratch_t *t, int32_t dtype) {
     }
 }
 
-/* Attends to a block of keys, unless a mask hides it. */
+/* Attends to a block of keys, unless a mask or holes hide it. */
 static inline void attend_block_in_place(const tile_scratch_t *t, const flash_params_t *p,
                                          const cpu_task_t *task, int32_t dtype,
                                          const in_place_block_t *block) {
-    if (skips_block(t, p, task, block->keys))
+    if (skips_block(t, p, task, block->keys, block->holes))
         return;
     if (decodes_keys(p, dtype))
         attend_encoded(t, p, task, dtype, block);
@@ -298,6 +302,7 @@ NEVER_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t 
     const int32_t most = (int32_t)heads_together(t, bytes, task->n_heads, dtype);
     const int32_t n_keys = step_keys(bytes, most * widest_key(t) * element_size(dtype), block_keys);
     rows_of_blocks_t rows_of_blocks;
+    cpu_holes_t holes;
     in_place_block_t block = {.end = keys.end,
                               .step_keys = n_keys,
                               .heads_prefetched = task->n_heads,
@@ -306,6 +311,7 @@ NEVER_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t 
     start_block_rows(&rows_of_blocks);
     while (keys.begin < keys.end) {
         block.keys = cpu_first_keys(keys, block_keys);
+        block.holes = cpu_holes_of(p, task, block.keys, &holes);
         for (int32_t head = 0; head < task->n_heads; head += most)
             attend_block_of_heads(t, p, task, dtype, &block, head,
                                   min32(most, task->n_heads - head));

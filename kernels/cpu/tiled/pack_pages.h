@@ -21,20 +21,24 @@ static inline pages_walk_t walk_pages(const paged_keys_t *pages, int64_t d, flas
     return walk;
 }
 
-/* Finds the next n rows; NULL where there are no more. */
-ALWAYS_INLINE void next_rows(pages_walk_t *walk, const int n, const void *rows[]) {
+/* Finds the next n rows; NULL where there are no more, and in holes. Returns whether all of them
+ * are there. */
+ALWAYS_INLINE bool next_rows(pages_walk_t *walk, const int n, const void *rows[]) {
+    bool all = true;
     for (int i = 0; i < n; i++) {
         prefetch_next(&walk->prefetch);
         rows[i] = cursor_next(&walk->next);
+        all = all && rows[i];
     }
+    return all;
 }
 
-/* Loads words of VEC_WIDTH keys, as load_k_square() does. */
+/* Loads words of VEC_WIDTH keys, as load_k_square() does. all: every row is there. */
 ALWAYS_INLINE void load_k_rows(const tile_scratch_t *t, int32_t dtype,
-                               const void *const rows[VEC_WIDTH], int64_t column,
+                               const void *const rows[VEC_WIDTH], bool all, int64_t column,
                                vec_t square[VEC_WIDTH]) {
     const int64_t end = column + WORD_ELEMENTS * VEC_WIDTH;
-    if (rows[VEC_WIDTH - 1] && end <= t->d) {
+    if (all && end <= t->d) {
         UNROLL for (int i = 0; i < VEC_WIDTH; i++) square[i] =
             words_load(dtype, rows[i], column, end);
         return;
@@ -49,10 +53,10 @@ ALWAYS_INLINE void pack_k_of_pages(const tile_scratch_t *t, int32_t dtype, pages
         const void *rows[VEC_WIDTH];
         const panel_t panel = panel_of(key, d_words, t->c_pad);
         float *to = t->k + panel.offset + key % TILE_COLUMNS;
-        next_rows(walk, VEC_WIDTH, rows);
+        const bool all = next_rows(walk, VEC_WIDTH, rows);
         for (int64_t i = 0; i < d_words; i += VEC_WIDTH) {
             vec_t square[VEC_WIDTH];
-            load_k_rows(t, dtype, rows, i * WORD_ELEMENTS, square);
+            load_k_rows(t, dtype, rows, all, i * WORD_ELEMENTS, square);
             vec_transpose(square);
             store_square(square, min64(VEC_WIDTH, d_words - i), to + i * panel.width, panel.width);
         }

@@ -10,6 +10,7 @@
 #ifndef FLASH_KERNELS_CPU_TILED_SOFTMAX_H
 #define FLASH_KERNELS_CPU_TILED_SOFTMAX_H
 
+#include "cpu/holes.h"
 #include "cpu/tiled/bias.h"
 #include "cpu/tiled/scratch.h"
 #include "cpu/tiled/words.h"
@@ -174,6 +175,7 @@ typedef struct softmax_block {
     const cpu_task_t *task;
     flash_range_t keys;
     softmax_rule_t rule;
+    const cpu_holes_t *holes; /* NULL: no key lies in one */
 } softmax_block_t;
 
 /* Scales and caps a row's scores, columns first ... last - 1, and adds its bias. */
@@ -188,6 +190,13 @@ NEVER_INLINE void rewrite_row(const tile_scratch_t *t, const softmax_block_t *bl
     const key_scores_t scores = {s + columns.begin, block->keys.begin + columns.begin,
                                  columns.end - columns.begin};
     add_bias(&block->p->bias, &bias, &scores);
+}
+
+/* Hides the block's keys in holes. */
+NEVER_INLINE void hide_holes(float *s, const cpu_holes_t *holes, int64_t n_keys) {
+    for (int64_t first = 0; first < n_keys; first += 32)
+        for (uint32_t left = holes->word[first / 32]; left != 0; left &= left - 1)
+            s[first + __builtin_ctz(left)] = -INFINITY;
 }
 
 /* Turns a row's scores into P over the columns that it sees, and the others into zeros. */
@@ -205,14 +214,16 @@ ALWAYS_INLINE void softmax_row(const tile_scratch_t *t, const softmax_block_t *b
     if (rule->rewrites)
         rewrite_row(t, block, row, first, last);
     hide_rest(s, first, columns.begin, columns.end, last);
+    if (block->holes)
+        hide_holes(s, block->holes, block->keys.end - block->keys.begin);
     scores_to_p(t, row, first, last, rule);
     clear_p(s, 0, first);
     clear_p(s, last, n_columns);
 }
 
 ALWAYS_INLINE void softmax(const tile_scratch_t *t, const flash_params_t *p, const cpu_task_t *task,
-                           flash_range_t keys) {
-    const softmax_block_t block = {p, task, keys, softmax_rule(p)};
+                           flash_range_t keys, const cpu_holes_t *holes) {
+    const softmax_block_t block = {p, task, keys, softmax_rule(p), holes};
     const int64_t n_columns = round_up(keys.end - keys.begin, WORD_ELEMENTS);
     for (int64_t row = 0; row < t->n_rows; row++)
         softmax_row(t, &block, row, n_columns);

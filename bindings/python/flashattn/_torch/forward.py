@@ -310,8 +310,9 @@ def _last(values: tuple, batch: int, index: int) -> tuple[int, list]:
             members.append(placement.lengths(value, batch, index))
         elif argument.kind is not FLAG:
             members.append(value)
-        elif value:
-            flags |= argument.flag
+        else:
+            require_flags(value)
+            flags |= argument.flag if value else 0
     return flags, members
 
 

@@ -70,6 +70,7 @@ pub const FLASH_FLAG_CAUSAL: u32 = 1;
 pub const FLASH_FLAG_WINDOW: u32 = 2;
 pub const FLASH_FLAG_BATCH_INVARIANT: u32 = 4;
 pub const FLASH_FLAG_BROADCAST: u32 = 8;
+pub const FLASH_FLAG_PAGE_HOLES: u32 = 16;
 pub const FLASH_MASK_ADD: i32 = 1;
 pub const FLASH_MASK_BITS: i32 = 2;
 pub const FLASH_MASK_LAST_KEYS: u32 = 1;

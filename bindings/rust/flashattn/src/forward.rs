@@ -159,6 +159,13 @@ impl<'a, Q: Query, K: Element> Forward<'a, Q, K> {
         self
     }
 
+    /// Ids of the page table below 0 are holes: the keys of their pages count as positions, but no
+    /// query sees them, and nothing is read for them.
+    pub fn page_holes(mut self) -> Self {
+        self.numbers.flags |= sys::FLASH_FLAG_PAGE_HOLES;
+        self
+    }
+
     /// Computes O, shaped as q with heads as wide as those of v, and, where it is given, LSE,
     /// [batch, n_heads, seqlen_q], of a ragged batch [n_heads, tokens]. Nothing is written where it
     /// fails.

@@ -185,9 +185,16 @@ fn ragged_batches_and_pages_have_the_bits_of_their_sequences() {
         Tensor::new(&pools[0], [8, 4, 2, 16]).unwrap(),
         Tensor::new(&pools[1], [8, 4, 2, 16]).unwrap(),
     )
-    .pages(Pages { table: &table, pages_of_a_row: 4, lengths: &[13, 13] })
-    .causal();
-    assert_eq!(run(paged, Q).unwrap().0, plain);
+    .pages(Pages { table: &table, pages_of_a_row: 4, lengths: &[13, 13] });
+    assert_eq!(run(paged.causal(), Q).unwrap().0, plain);
+
+    // Sequence 1 without its last page, which has one key, is as with 12 keys.
+    let mut holes = table.clone();
+    holes[7] = -1;
+    let with_holes = paged.pages(Pages { table: &holes, pages_of_a_row: 4, lengths: &[13, 13] });
+    let shorter = paged.pages(Pages { table: &table, pages_of_a_row: 4, lengths: &[13, 12] });
+    assert!(run(with_holes, Q).is_err());
+    assert_eq!(run(with_holes.page_holes(), Q).unwrap().0, run(shorter, Q).unwrap().0);
 }
 
 #[test]
