@@ -1098,6 +1098,18 @@ FLASH_API flash_status_t flash_measure(const flash_forward_args_t *args,
                                        const flash_kernel_t *const *kernels, int32_t n_kernels,
                                        int32_t n_launches, flash_stream_t stream, double *seconds);
 
+/**
+ * Does the same for rows of FLASH_OP_BACKWARD_DQ, or of FLASH_OP_BACKWARD_DKV, all of one of them:
+ * a launch computes dQ, or dK and dV, which are given, after what rows need of each query has been
+ * computed once. args is as for flash_backward(), but its dq_kernel and dkv_kernel are not looked
+ * at. The workspace must do for each kernel alone: the largest *best of
+ * flash_backward_workspace_size() with that kernel.
+ */
+FLASH_API flash_status_t flash_backward_measure(const flash_backward_args_t *args,
+                                                const flash_kernel_t *const *kernels,
+                                                int32_t n_kernels, int32_t n_launches,
+                                                flash_stream_t stream, double *seconds);
+
 /** The first line of measured results. Their text is experimental: another version may have another
  * first line, and refuse this one. */
 #define FLASH_TUNING_HEADER "flashattn tuning 1"

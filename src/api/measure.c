@@ -74,7 +74,7 @@ flash_status_t measure_check_counts(const measurement_t *m, const double *second
     return FLASH_SUCCESS;
 }
 
-static flash_status_t check_kernels(const measurement_t *m) {
+flash_status_t measure_check_kernels(const measurement_t *m) {
     for (int32_t i = 0; i < m->n_kernels; i++) {
         FLASH_REQUIRE(m->kernels[i] != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernels[%d] is NULL",
                       i);
@@ -93,7 +93,7 @@ static flash_status_t check_workspaces(const measurement_t *m) {
 }
 
 flash_status_t measure(const measurement_t *m, double *seconds) {
-    FLASH_TRY(check_kernels(m));
+    FLASH_TRY(measure_check_kernels(m));
     if (!m->problem->has_output) {
         memset(seconds, 0, (size_t)m->n_kernels * sizeof *seconds);
         return FLASH_SUCCESS;

@@ -216,3 +216,10 @@ def test_tokens_behind_the_last_sequence_have_gradients_of_zero():
         np.full(9 * 2 * 8, np.nan, np.float32)  # what new memory may hold
         found = flashattn.flash_attn_backward(d_o, q, k, v, o, lse, **lengths)
         assert not found.dk[6:].any() and not found.dv[6:].any() and found.dk[5].all()
+
+
+def test_an_empty_batch_has_gradients():
+    empty = np.zeros((0, 4, 2, 8), np.float32)
+    o, lse = flashattn.flash_attn_func(empty, empty, empty, return_lse=True)
+    found = flashattn.flash_attn_backward(empty, empty, empty, empty, o, lse)
+    assert [x.shape for x in found[:3]] == [empty.shape] * 3

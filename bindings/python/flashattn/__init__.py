@@ -26,7 +26,7 @@ from ._attention import (
     query_support,
     select_config,
 )
-from ._backward import Gradients, flash_attn_backward
+from ._backward import Gradients, flash_attn_backward, measure_backward
 from .config import (
     Arch,
     Config,
@@ -101,6 +101,7 @@ __all__ = [
     "kernels",
     "lookup_kernel",
     "measure",
+    "measure_backward",
     "num_threads",
     "query_support",
     "select_config",

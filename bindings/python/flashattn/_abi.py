@@ -444,6 +444,10 @@ PROTOTYPES: dict[str, tuple[object, list[object]]] = {
         [_backward_p, POINTER(_kernel), POINTER(_kernel), c_void_p, c_size_t],
     ),
     "flash_backward_query_support": (_status, [_backward_p, c_void_p, c_size_t]),
+    "flash_backward_measure": (
+        _status,
+        [_backward_p, POINTER(_kernel), c_int32, c_int32, _stream, POINTER(c_double)],
+    ),
     "flash_measure": (
         _status,
         [_args_p, POINTER(_kernel), c_int32, c_int32, _stream, POINTER(c_double)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import _abi, _numbers, _stream, _tensor
@@ -11,7 +12,7 @@ from ._attention import device_workspace
 from ._library import check, library
 from ._problem import Problem
 from ._tensor import View
-from .config import ConfigLike
+from .config import Config, ConfigLike, Op
 
 _FLAGS = {
     "dq": _abi.FLASH_BACKWARD_ADD_DQ,
@@ -78,6 +79,49 @@ def flash_attn_backward(
     return Gradients(**results)
 
 
+def measure_backward(
+    d_o: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    configs: Sequence[Config | str],
+    *,
+    d_lse: Any = None,
+    workspace: Any = None,
+    n_launches: int = 25,
+    **options: Any,
+) -> list[float]:
+    """Returns the median seconds of n_launches launches of each kernel of gradients, after one that
+    is not timed. Kernels take turns launch by launch.
+
+    configs are Configs or short forms of rows of the table, all of Op.BACKWARD_DQ, which compute dq
+    of q's type, or all of Op.BACKWARD_DKV, which compute dk and dv; the other arguments are as in
+    flash_attn_backward. What kernels need of each query is computed once, outside of the time.
+    Source: flash_backward_measure() in include/flashattn.h.
+    """
+    count = _numbers.int32("n_launches", n_launches)
+    call = _Call(Problem(q, k, v, options), d_o, d_lse)
+    call.set_results(o, lse)
+    of_rows = {"dq": (q, call.problem.q), "dk": (k, call.problem.k), "dv": (v, call.problem.v)}
+    outputs = [call.set_gradient(name, None, *of, adds=False) for name, of in of_rows.items()]
+    rows = [_config.row(config) for config in configs]
+    size = max((call.best_with(row) for row in rows), default=0)
+    pointers = (ctypes.c_void_p * len(rows))(*rows)
+    seconds = (ctypes.c_double * len(rows))()
+    with device_workspace(call.problem, size, q, workspace) as (address, n_bytes):
+        call.args.workspace, call.args.workspace_size = address, n_bytes
+        stream = call.problem.stream
+        check(
+            library().flash_backward_measure(
+                call.args, pointers, len(rows), count, stream, seconds
+            )
+        )
+    del outputs  # the launches have written to them
+    return list(seconds)
+
+
 class _Call:
     """Holds flash_backward_args_t, and views that keep the caller's arrays alive."""
 
@@ -113,7 +157,8 @@ class _Call:
         _stream.check(problem.stream, **{name: numbers})
         found = _tensor.lse_view(numbers, name, problem.lse_shape, problem.stream)
         _tensor.check_same_device("q", problem.q, **{name: found})
-        if found.repeats and not any(found.strides):  # the C API would take them for no strides
+        repeats = found.repeats and 0 not in found.shape
+        if repeats and not any(found.strides):  # the C API would take them for no strides
             raise ValueError(f"{name} is one number in all places (strides of 0): copy it first")
         if found.repeats:
             problem.args.flags |= _abi.FLASH_FLAG_BROADCAST
@@ -162,10 +207,20 @@ class _Call:
         self.args.d_sinks = found.data
         return d_sinks
 
-    def launch(self, like: Any, workspace: Any) -> None:
+    def best(self) -> int:
+        """Returns the bytes of workspace that the call gains by."""
         best = ctypes.c_uint64()
         check(library().flash_backward_workspace_size(self.args, None, best))
-        with device_workspace(self.problem, best.value, like, workspace) as (address, size):
+        return best.value
+
+    def best_with(self, row: int) -> int:
+        """Returns the same of a call whose kernel of its operation is this row of the table."""
+        of_dq = _config.config_of(row).op == Op.BACKWARD_DQ
+        self.args.dq_kernel, self.args.dkv_kernel = (row, None) if of_dq else (None, row)
+        return self.best()
+
+    def launch(self, like: Any, workspace: Any) -> None:
+        with device_workspace(self.problem, self.best(), like, workspace) as (address, size):
             self.args.workspace, self.args.workspace_size = address, size
             check(library().flash_backward(self.args, self.problem.stream))
 
