@@ -443,6 +443,7 @@ extern "C" {
     pub fn flash_backward_select_kernels(args: *const flash_backward_args_t, dq_kernel: *mut *const flash_kernel_t, dkv_kernel: *mut *const flash_kernel_t, reason: *mut c_char, reason_size: usize) -> flash_status_t;
     pub fn flash_backward_query_support(args: *const flash_backward_args_t, reason: *mut c_char, reason_size: usize) -> flash_status_t;
     pub fn flash_measure(args: *const flash_forward_args_t, kernels: *const *const flash_kernel_t, n_kernels: i32, n_launches: i32, stream: flash_stream_t, seconds: *mut f64) -> flash_status_t;
+    pub fn flash_backward_measure(args: *const flash_backward_args_t, kernels: *const *const flash_kernel_t, n_kernels: i32, n_launches: i32, stream: flash_stream_t, seconds: *mut f64) -> flash_status_t;
     pub fn flash_tuning_format(args: *const flash_forward_args_t, kernel: *const flash_kernel_t, seconds: f64, text: *mut c_char, size: usize) -> flash_status_t;
     pub fn flash_set_tuning(text: *const c_char) -> flash_status_t;
     pub fn flash_combine(args: *const flash_combine_args_t, stream: flash_stream_t) -> flash_status_t;
