@@ -70,6 +70,9 @@ CPU_SHIP_TILES = (
 GRADIENT_SHIP_TILES = (
     # arch, (B_r, B_c)
     (Arch.REFERENCE, (16, 16)),
+    (Arch.AVX2, (96, 128)),
+    (Arch.AVX512, (96, 128)),
+    (Arch.NEON, (96, 128)),
 )
 
 # SM80 kernels that are installed: for each head dimension and class of features the tile and the

@@ -3,9 +3,11 @@
  * (cpu_kernel.h), less what only that needs:
  *
  *   FLASH_OP_BACKWARD_DQ   packed rows row_begin ... row_end - 1 of a K/V head, over all keys
- *   FLASH_OP_BACKWARD_DKV  keys.begin ... keys.end - 1 of a K/V head, over all packed rows
+ *   FLASH_OP_BACKWARD_DKV  keys.begin ... keys.end - 1 of a K/V head, over all packed rows; with
+ *                          with_dq, where the family has joint tasks (backward_family.h), those are
+ *                          all keys, and dQ of all rows is computed, too
  *
- * src/cpu/backward.c cuts a problem into tasks, after src/cpu/row_sums.c has computed what
+ * src/cpu/backward_tasks.c cuts a problem into tasks, after src/cpu/row_sums.c has computed what
  * flash_gradients_t has of each row.
  */
 #ifndef FLASH_KERNELS_CPU_BACKWARD_KERNEL_H

@@ -63,6 +63,7 @@ typedef struct cpu_task {
     void *packed; /* CPU_WAY_PACK and CPU_WAY_SHARED: K and V of this head of the sequence */
     int32_t packed_block; /* which block of B_c keys, counted from the sequence's first key, is the
                            * first one there */
+    bool with_dq;         /* a task of dK and dV computes dQ, too; it has all rows and keys */
 } cpu_task_t;
 
 /*

@@ -134,6 +134,18 @@ enum {
     LAST_PARTS = 4
 };
 
+/* ---- Gradients ------------------------------------------------------------------------------ */
+enum {
+    /* Blocks of B_r rows of a task of dQ at most: a block of keys is packed once for them. */
+    GRADIENT_TASK_BLOCKS = 4,
+    /* Maximum MiB of scratch of a worker with joint tasks. Not measured: a process should not double
+     * its memory. 32768 rows of 128 columns have 94. */
+    GRADIENT_JOINT_MAX_MIB = 128,
+    /* Products of a joint task, and of one of dQ and one of dK and dV together. */
+    GRADIENT_JOINT_PRODUCTS = 5,
+    GRADIENT_PRODUCTS = 7
+};
+
 /* ---- Threads -------------------------------------------------------------------------------- */
 
 /* A problem of fewer multiplications is not shared. Estimated: about what waking a thread costs. */

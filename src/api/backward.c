@@ -10,6 +10,7 @@
 #include "core/call_scope.h"
 #include "core/int64.h"
 #include "core/status.h"
+#include "cpu/backward.h"
 #include "cpu/backward_begin.h"
 #include "cpu/operation.h"
 #include "flashattn.h"
@@ -73,6 +74,14 @@ static flash_status_t add_row(const resolved_t *r, const sizes_t *begin, sizes_t
     return FLASH_SUCCESS;
 }
 
+/* Does the same for both rows together. */
+static flash_status_t add_joint(const backward_t *b, const sizes_t *begin, sizes_t *sizes) {
+    uint64_t joint = 0;
+    FLASH_TRY(cpu_backward_joint_workspace(b->dq.kernel, b->dkv.kernel, &b->dq.problem, &joint));
+    sizes->best = max_u64(sizes->best, saturating_add(begin->best, joint));
+    return FLASH_SUCCESS;
+}
+
 static flash_status_t sizes_of(const backward_t *b, sizes_t *sizes) {
     const wants_t wants = wants_of(&b->args);
     const uint64_t begin_size = cpu_backward_begin_size(&b->dq.problem);
@@ -83,7 +92,9 @@ static flash_status_t sizes_of(const backward_t *b, sizes_t *sizes) {
     *sizes = begin;
     if (wants.dq)
         FLASH_TRY(add_row(&b->dq, &begin, sizes));
-    return wants.dkv ? add_row(&b->dkv, &begin, sizes) : FLASH_SUCCESS;
+    if (wants.dkv)
+        FLASH_TRY(add_row(&b->dkv, &begin, sizes));
+    return wants.dq && wants.dkv ? add_joint(b, &begin, sizes) : FLASH_SUCCESS;
 }
 
 static flash_status_t check_workspace(const backward_t *b) {
@@ -95,22 +106,34 @@ static flash_status_t check_workspace(const backward_t *b) {
 
 /* ---- The calls ---- */
 
+static void trace_row(const resolved_t *r) {
+    if (r->traced)
+        trace_choice(r->kernel, &r->problem, r->reason);
+}
+
 static flash_status_t launch_row(resolved_t *r, const problem_t *begun, flash_stream_t stream) {
     r->problem.params = begun->params;
     r->problem.gradients = begun->gradients;
     r->problem.workspace = begun->workspace;
     r->problem.workspace_size = begun->workspace_size;
-    if (r->traced)
-        trace_choice(r->kernel, &r->problem, r->reason);
     return kernel_calls(r->kernel)->launch(r->kernel, &r->problem, &r->device, stream);
 }
 
 static flash_status_t launch(backward_t *b, flash_stream_t stream) {
     problem_t begun = b->dq.problem;
+    const bool dq = b->args.dq.data != NULL;
+    const bool dkv = b->args.dk.data != NULL || b->args.dv.data != NULL;
+    bool is_done = false;
     FLASH_TRY(cpu_backward_begin(&begun));
-    if (b->args.dq.data != NULL)
+    if (dq)
+        trace_row(&b->dq);
+    if (dkv)
+        trace_row(&b->dkv);
+    if (dq && dkv)
+        FLASH_TRY(cpu_backward_run_joint(b->dq.kernel, b->dkv.kernel, &begun, &is_done));
+    if (dq && !is_done)
         FLASH_TRY(launch_row(&b->dq, &begun, stream));
-    if (b->args.dk.data != NULL || b->args.dv.data != NULL)
+    if (dkv && !is_done)
         FLASH_TRY(launch_row(&b->dkv, &begun, stream));
     return FLASH_SUCCESS;
 }

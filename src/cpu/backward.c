@@ -1,123 +1,99 @@
-/*
- * The backward pass on the CPU cuts a problem into tasks, of rows for dQ and of keys for dK and dV.
- * No two tasks write to the same row, and each adds up in an order of its own, so that results do
- * not depend on who does which task.
- */
 #include "cpu/backward.h"
 
 #include "config/kernel_table.h"
 #include "core/int64.h"
 #include "core/status.h"
-#include "cpu/items.h"
+#include "cpu/backward_tasks.h"
 #include "kernels/cpu/backward_kernel.h"
+#include "kernels/cpu/tuning.h"
 
-enum { SHARE_MIN_PAIRS = 1 << 12 }; /* pairs of a query and a key from which threads pay */
+#define JOINT_MAX_BYTES ((uint64_t)GRADIENT_JOINT_MAX_MIB * MIB)
 
-/* One launch of a kernel. */
-typedef struct launch {
-    const flash_config_t *config;
-    cpu_backward_kernel_t kernel;
-    const problem_t *problem;
-    int64_t n_blocks; /* tasks of a K/V head of a sequence, at most */
-    char *scratch;
-    uint64_t scratch_size; /* bytes per worker */
-} launch_t;
+/* ---- The operations, each by itself ---- */
 
-/* ---- Tasks ---- */
-
-static int64_t blocks_of(const flash_config_t *config, const flash_params_t *p) {
-    return config->op == FLASH_OP_BACKWARD_DQ
-               ? divide_up((int64_t)p->seqlen_q * p->group, config->B_r)
-               : divide_up(p->seqlen_k, config->B_c);
-}
-
-static int64_t heads_of(const flash_params_t *p) {
-    return (int64_t)p->batch * p->n_heads_kv;
-}
-
-/* Returns the tasks of a launch. Sizes that no memory has may overflow 64 bits. */
-static uint64_t count_tasks(const flash_config_t *config, const flash_params_t *p) {
-    return saturating_multiply((uint64_t)heads_of(p), (uint64_t)blocks_of(config, p));
-}
-
-/* Returns a task with all rows and keys of a head, which the caller narrows. */
-static cpu_task_t task_of_head(const flash_params_t *p, int64_t head) {
-    const int32_t b = (int32_t)(head / p->n_heads_kv);
-    const flash_sequence_t sequence = flash_sequence(p, b);
-    return (cpu_task_t){.sequence = sequence,
-                        .batch_index = b,
-                        .head_kv = (int32_t)(head % p->n_heads_kv),
-                        .n_heads = 1,
-                        .row_end = (int64_t)sequence.len_q * p->group,
-                        .keys = {0, sequence.len_k}};
-}
-
-static void run_task(const launch_t *launch, const cpu_task_t *task, int32_t worker) {
-    launch->kernel(&launch->problem->params, &launch->problem->gradients, task,
-                   launch->scratch + (uint64_t)worker * launch->scratch_size);
-}
-
-/* In causal order the last rows see most keys, and come first. */
-static void work_on_rows(void *context, int64_t item, int32_t worker) {
-    const launch_t *launch = context;
-    cpu_task_t task = task_of_head(&launch->problem->params, item / launch->n_blocks);
-    const int64_t block = launch->n_blocks - 1 - item % launch->n_blocks;
-    task.row_begin = block * launch->config->B_r;
-    task.row_end = min64(task.row_end, task.row_begin + launch->config->B_r);
-    if (task.row_begin < task.row_end)
-        run_task(launch, &task, worker);
-}
-
-/* In causal order the first keys are seen by most rows, and come first. */
-static void work_on_keys(void *context, int64_t item, int32_t worker) {
-    const launch_t *launch = context;
-    cpu_task_t task = task_of_head(&launch->problem->params, item / launch->n_blocks);
-    const int64_t begin = item % launch->n_blocks * launch->config->B_c;
-    const int64_t end = min64(task.keys.end, begin + launch->config->B_c);
-    task.keys = (flash_range_t){(int32_t)begin, (int32_t)end};
-    if (begin < end)
-        run_task(launch, &task, worker);
-}
-
-/* ---- Calls ---- */
-
-static flash_status_t plan(const flash_kernel_t *kernel, const problem_t *problem,
-                           int32_t n_threads, cpu_needs_t *needs) {
-    const flash_params_t *p = &problem->params;
-    const uint64_t scratch = cpu_backward_scratch_size(&kernel->config, p);
-    const uint64_t n_tasks = max_u64(count_tasks(&kernel->config, p), 1);
-    const double pairs = (double)p->batch * p->n_heads * p->seqlen_q * p->seqlen_k;
-    const uint64_t workers = pairs < SHARE_MIN_PAIRS ? 1 : min_u64((uint64_t)n_threads, n_tasks);
-    *needs = (cpu_needs_t){
-        .workspace = saturating_add(saturating_multiply(scratch, workers), CACHE_LINE - 1),
-        .least_workspace = scratch + CACHE_LINE - 1,
-        .n_workers = (int32_t)workers};
+static flash_status_t plan_dq(const flash_kernel_t *kernel, const problem_t *problem,
+                              int32_t n_threads, cpu_needs_t *needs) {
+    backward_plan(BACKWARD_TASKS_OF_ROWS, &kernel->config, problem, n_threads, needs);
     return FLASH_SUCCESS;
 }
 
-static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem,
-                          parallel_t *parallel) {
+static flash_status_t plan_dkv(const flash_kernel_t *kernel, const problem_t *problem,
+                               int32_t n_threads, cpu_needs_t *needs) {
+    backward_plan(BACKWARD_TASKS_OF_KEYS, &kernel->config, problem, n_threads, needs);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t run_dq(const flash_kernel_t *kernel, const problem_t *problem,
+                             parallel_t *parallel) {
+    return backward_run(BACKWARD_TASKS_OF_ROWS, kernel, problem, parallel);
+}
+
+static flash_status_t run_dkv(const flash_kernel_t *kernel, const problem_t *problem,
+                              parallel_t *parallel) {
+    return backward_run(BACKWARD_TASKS_OF_KEYS, kernel, problem, parallel);
+}
+
+const cpu_operation_t cpu_backward_dq = {.plan = plan_dq, .run = run_dq};
+const cpu_operation_t cpu_backward_dkv = {.plan = plan_dkv, .run = run_dkv};
+
+/* ---- Both together ---- */
+
+/* Returns the bytes of scratch of a worker with joint tasks; more than the most if that is too
+ * much. */
+static uint64_t joint_scratch(const flash_config_t *config, const flash_params_t *p) {
+    const double rows = (double)p->seqlen_q * p->group, columns = (double)p->d_head + p->d_head_v;
+    return rows * columns * sizeof(float) > (double)JOINT_MAX_BYTES
+               ? UINT64_MAX
+               : backward_scratch_size(BACKWARD_TASKS_OF_HEADS, config, p);
+}
+
+/* Says whether joint tasks, of whole heads, end sooner than tasks of rows and of keys, which are so
+ * many that all threads end together. */
+static bool joint_tasks_pay(const flash_params_t *p, int32_t n_workers) {
+    const int64_t heads = backward_heads(p), rounds = divide_up(heads, max64(n_workers, 1));
+    return (double)GRADIENT_JOINT_PRODUCTS * (double)rounds * n_workers <=
+           (double)GRADIENT_PRODUCTS * (double)heads;
+}
+
+/* What is asked for never falls while a size grows: a workspace for long sequences lets short ones
+ * gain, too. */
+flash_status_t cpu_backward_joint_workspace(const flash_kernel_t *dq, const flash_kernel_t *dkv,
+                                            const problem_t *problem, uint64_t *size) {
+    const uint64_t scratch =
+        min_u64(joint_scratch(&dkv->config, &problem->params), JOINT_MAX_BYTES);
+    parallel_t parallel;
+    *size = 0;
+    if (!problem->has_output || !cpu_backward_joins(&dq->config, &dkv->config))
+        return FLASH_SUCCESS;
+    FLASH_TRY(parallel_acquire(&problem->executor, &parallel));
+    const uint64_t heads = (uint64_t)backward_heads(&problem->params);
+    const uint64_t workers = min_u64((uint64_t)parallel.n_workers, heads);
+    parallel_release(&parallel);
+    *size = saturating_add(saturating_multiply(scratch, workers), CACHE_LINE - 1);
+    return FLASH_SUCCESS;
+}
+
+/* Says whether the problem's workspace suffices for joint tasks on that many threads, and they pay.
+ */
+static bool joins(const flash_kernel_t *dq, const flash_kernel_t *dkv, const problem_t *problem,
+                  int32_t n_threads) {
     cpu_needs_t needs;
-    FLASH_TRY(plan(kernel, problem, parallel->n_workers, &needs));
-    FLASH_TRY(cpu_check_workspace(problem, &needs));
-    char *begin = problem->workspace;
-    char *scratch = (char *)(((uintptr_t)begin + CACHE_LINE - 1) & ~(uintptr_t)(CACHE_LINE - 1));
-    const uint64_t room = problem->workspace_size - (uint64_t)(scratch - begin);
-    launch_t launch = {.config = &kernel->config,
-                       .kernel = (cpu_backward_kernel_t)kernel->function,
-                       .problem = problem,
-                       .n_blocks = blocks_of(&kernel->config, &problem->params),
-                       .scratch = scratch,
-                       .scratch_size =
-                           cpu_backward_scratch_size(&kernel->config, &problem->params)};
-    const bool of_rows = kernel->config.op == FLASH_OP_BACKWARD_DQ;
-    const cpu_items_t items = {.n = heads_of(&problem->params) * launch.n_blocks,
-                               .work = of_rows ? work_on_rows : work_on_keys,
-                               .context = &launch};
-    const uint64_t fit = launch.scratch_size > 0 ? room / launch.scratch_size : UINT64_MAX;
-    cpu_items_run(parallel, (int32_t)min_u64(fit, (uint64_t)needs.n_workers), &items);
-    return FLASH_SUCCESS;
+    if (!cpu_backward_joins(&dq->config, &dkv->config) ||
+        joint_scratch(&dkv->config, &problem->params) > JOINT_MAX_BYTES)
+        return false;
+    backward_plan(BACKWARD_TASKS_OF_HEADS, &dkv->config, problem, n_threads, &needs);
+    return joint_tasks_pay(&problem->params, n_threads) &&
+           problem->workspace_size >= needs.workspace;
 }
 
-const cpu_operation_t cpu_backward_dq = {.plan = plan, .run = run};
-const cpu_operation_t cpu_backward_dkv = {.plan = plan, .run = run};
+flash_status_t cpu_backward_run_joint(const flash_kernel_t *dq, const flash_kernel_t *dkv,
+                                      const problem_t *problem, bool *is_done) {
+    parallel_t parallel;
+    flash_status_t status = FLASH_SUCCESS;
+    FLASH_TRY(parallel_acquire(&problem->executor, &parallel));
+    *is_done = joins(dq, dkv, problem, parallel.n_workers);
+    if (*is_done)
+        status = backward_run(BACKWARD_TASKS_OF_HEADS, dkv, problem, &parallel);
+    parallel_release(&parallel);
+    return status;
+}

@@ -71,7 +71,7 @@ CPU_FAMILY(reference, lacks_nothing, remark_on_processor, WITH_GRADIENTS);
 DEFINE_LACKS(avx2, FLASH_ISA_AVX2,
              "AVX2 kernels need a processor with AVX2, FMA and F16C that FLASHATTN_CPU_ISA does "
              "not hide")
-CPU_FAMILY(avx2, lacks_avx2, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
+CPU_FAMILY(avx2, lacks_avx2, remark_on_processor, WITH_GRADIENTS);
 
 /* Says why AVX512_BF16 was not taken instead. */
 static const char *remark_on_pairs(const problem_t *problem, const device_t *device) {
@@ -86,7 +86,7 @@ static const char *remark_on_pairs(const problem_t *problem, const device_t *dev
 DEFINE_LACKS(avx512, FLASH_ISA_AVX512,
              "AVX512 kernels need a processor with AVX-512 F, BW, DQ and VL that FLASHATTN_CPU_ISA "
              "does not hide")
-CPU_FAMILY(avx512, lacks_avx512, remark_on_pairs, [FLASH_OP_FORWARD] = &forward);
+CPU_FAMILY(avx512, lacks_avx512, remark_on_pairs, WITH_GRADIENTS);
 
 DEFINE_LACKS(avx512_bf16, FLASH_ISA_AVX512_BF16,
              "AVX512_BF16 kernels need a processor with AVX-512 F, BW, DQ, VL and AVX512_BF16 that "
@@ -108,7 +108,7 @@ CPU_FAMILY(amx, lacks_amx, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
 
 DEFINE_LACKS(neon, FLASH_ISA_NEON,
              "NEON kernels need an AArch64 processor, and FLASHATTN_CPU_ISA not to hide it")
-CPU_FAMILY(neon, lacks_neon, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
+CPU_FAMILY(neon, lacks_neon, remark_on_processor, WITH_GRADIENTS);
 
 DEFINE_LACKS(
     neon_bf16, FLASH_ISA_NEON_BF16,

@@ -26,13 +26,15 @@ static void sum_block(void *context, int64_t item, int32_t worker) {
     const int64_t begin = item % sums->n_blocks * QUERIES_PER_ITEM;
     const int64_t end = min64(begin + QUERIES_PER_ITEM, row.sequence.len_q);
     (void)worker;
-    for (row.head = 0; row.head < sums->p->n_heads; row.head++) {
-        double of_sink = 0;
-        for (row.query = begin; row.query < end; row.query++)
-            of_sink += cpu_sum_row(sums->p, sums->g, &row);
-        if (sums->sink_sums)
-            sums->sink_sums[item * sums->p->n_heads + row.head] = of_sink;
-    }
+    double *of_sinks = sums->sink_sums ? sums->sink_sums + item * sums->p->n_heads : NULL;
+    for (int32_t head = 0; of_sinks && head < sums->p->n_heads; head++)
+        of_sinks[head] = 0;
+    for (row.query = begin; row.query < end; row.query++)
+        for (row.head = 0; row.head < sums->p->n_heads; row.head++) {
+            const double of_sink = cpu_sum_row(sums->p, sums->g, &row);
+            if (of_sinks)
+                of_sinks[row.head] += of_sink;
+        }
 }
 
 static int64_t blocks_of(const flash_params_t *p) {

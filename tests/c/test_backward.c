@@ -242,14 +242,14 @@ static void sizes_for(sizes_t s, uint64_t *least, uint64_t *best) {
     gradients_destroy(&g);
 }
 
-TEST(the_workspace_grows_with_every_size) {
+/* With more K/V heads a head has fewer rows, and a worker less scratch. */
+TEST(the_workspace_grows_with_every_size_but_heads_kv) {
     uint64_t least = 0, best = 0;
     sizes_for(SMALL, &least, &best);
     assert_true(0 < least && least <= best);
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 5; i++) {
         sizes_t s = SMALL;
-        int64_t *const sizes[] = {&s.batch,   &s.seqlen_q,   &s.seqlen_k,
-                                  &s.n_heads, &s.n_heads_kv, &s.d_head};
+        int64_t *const sizes[] = {&s.batch, &s.seqlen_q, &s.seqlen_k, &s.n_heads, &s.d_head};
         uint64_t larger_least = 0, larger_best = 0;
         *sizes[i] *= 2;
         sizes_for(s, &larger_least, &larger_best);

@@ -1,9 +1,10 @@
 /*
- * A mask's keys as kernels compute them are those of its definition, and a chunk that hides nothing
- * is none.
+ * A mask's keys as kernels compute them are those of its definition, and so are the queries that
+ * see a block of keys; a chunk that hides nothing is none.
  */
 #include "arguments/forward.h"
 #include "kernels/common/shifted.h"
+#include "kernels/cpu/seeing_rows.h"
 #include "support.h"
 
 enum { MOST_TOKENS = 9 };
@@ -49,11 +50,43 @@ static void check_sequence(const flash_params_t *p, int32_t len_q, int32_t len_k
     }
 }
 
+/* Finds the queries that see one of the keys: none, or from the first to the last. */
+static cpu_row_range_t expected_queries(const flash_params_t *p, const flash_sequence_t *s,
+                                        flash_range_t keys) {
+    cpu_row_range_t queries = {0, 0};
+    for (int32_t i = 0; i < s->len_q; i++)
+        for (int32_t key = keys.begin; key < keys.end; key++)
+            if (sees(p, i + s->len_k - s->len_q + p->diagonal_offset, key)) {
+                queries.begin = queries.end == 0 ? i : queries.begin;
+                queries.end = i + 1;
+            }
+    return queries;
+}
+
+static void check_queries(const flash_params_t *p, int32_t len_q, int32_t len_k) {
+    const flash_sequence_t s = {.len_q = len_q, .len_k = len_k};
+    flash_range_t keys;
+    for (keys.begin = 0; keys.begin < len_k; keys.begin++)
+        for (keys.end = keys.begin + 1; keys.end <= len_k; keys.end += 3) {
+            const cpu_row_range_t expected = expected_queries(p, &s, keys);
+            const cpu_row_range_t queries = cpu_seeing_queries(p, &s, keys);
+            const bool none = expected.end == 0 && queries.begin >= queries.end;
+            if (!none && (queries.begin != expected.begin || queries.end != expected.end))
+                fail_msg("window %d, %d, chunk %d, offset %d, %d queries, keys %d to %d of %d: "
+                         "queries %d to %d, not %d to %d",
+                         p->window_left, p->window_right, p->attention_chunk, p->diagonal_offset,
+                         len_q, keys.begin, keys.end, len_k, (int)queries.begin, (int)queries.end,
+                         (int)expected.begin, (int)expected.end);
+        }
+}
+
 static void check_lengths(flash_params_t *p) {
     p->by_attention_chunk = flash_divider(p->attention_chunk > 0 ? p->attention_chunk : 1);
     for (int32_t len_q = 0; len_q <= MOST_TOKENS; len_q++)
-        for (int32_t len_k = 0; len_k <= MOST_TOKENS; len_k++)
+        for (int32_t len_k = 0; len_k <= MOST_TOKENS; len_k++) {
             check_sequence(p, len_q, len_k);
+            check_queries(p, len_q, len_k);
+        }
 }
 
 static void check_masks(flash_params_t *p) {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from codegen.config import kernel_name
 from codegen.emit import generated_files, with_kernels
-from codegen.facts import Arch
+from codegen.facts import Arch, Op
 from codegen.output import update
 from codegen.selection import select
 from codegen.sets import ship
@@ -30,7 +30,8 @@ VECTOR_FAMILIES = {
 
 def stem(config):
     family = VECTOR_FAMILIES.get(config.arch)
-    return f"flash_fwd_{family}" if family else kernel_name(config)
+    pass_ = "fwd" if config.op == Op.FORWARD else "bwd"
+    return f"flash_{pass_}_{family}" if family else kernel_name(config)
 
 
 def kernel_file(config):
@@ -147,18 +148,25 @@ def test_the_build_knows_the_files_and_flags_of_each_family():
     assert "set(FLASH_KERNEL_FLAGS_AVX2 -mavx2 -mfma -mf16c)" in lines
     begin = lines.index("set(FLASH_KERNEL_SOURCES_AVX512")
     sources = lines[begin + 1 : lines.index(")", begin)]
-    assert sources == ['    "${CMAKE_CURRENT_LIST_DIR}/kernels/flash_fwd_avx512.c"']
+    assert sources == [
+        f'    "${{CMAKE_CURRENT_LIST_DIR}}/kernels/flash_{operations}_avx512.c"'
+        for operations in ("fwd", "bwd")
+    ]
 
 
 def test_a_vector_familys_file_has_its_kernels_and_names_their_types():
-    rows = select("ship arch=AVX512 dtype=FP16,FP32")
-    source = generated_files(rows)["kernels/flash_fwd_avx512.c"]
+    files = generated_files(select("ship arch=AVX512 dtype=FP16,FP32"))
+    source = files["kernels/flash_fwd_avx512.c"]
     mixed = ("FP16", "BF16", "FP32", "Q8_0", "Q4_0")  # V may be of another type than K
     types = " | \\\n     ".join(f"1u << FLASH_DTYPE_{name}" for name in mixed)
     assert source.startswith(f"#define CPU_KERNEL_TYPES \\\n    ({types})\n")
     assert source.count('#include "cpu/avx512.h"\n') == 1
-    assert source.count("avx512_forward(&config, params, task, scratch);") == len(rows) == 2
+    assert source.count("avx512_forward(&config, params, task, scratch);") == 2
     assert "flash_avx512_few_rows" not in source
+    gradients = files["kernels/flash_bwd_avx512.c"]
+    assert gradients.count('#include "cpu/avx512_backward.h"\n') == 1
+    assert gradients.count("avx512_backward_dq(&config, params, gradients, task, scratch);") == 2
+    assert gradients.count("avx512_backward_dkv(&config, params, gradients, task, scratch);") == 2
 
 
 @pytest.mark.parametrize("others", [[], select("ship arch=AVX512 dtype=E4M3")])
@@ -209,9 +217,9 @@ def test_another_selection_adds_and_removes_kernels(tmp_path):
     notes.write_text("not ours")
     (tmp_path / "kernels" / "flash_other_operation_avx2.c").write_text("of an operation that left")
     changes = update(tmp_path, generated_files(avx512))
-    assert changes.added == [stem(avx512[0])]
-    assert changes.removed == [stem(avx2[0]), "flash_other_operation_avx2"]
-    assert {p.stem for p in (tmp_path / "kernels").glob("*.c")} == {stem(avx512[0])}
+    assert changes.added == ["flash_bwd_avx512", "flash_fwd_avx512"]
+    assert changes.removed == ["flash_bwd_avx2", "flash_fwd_avx2", "flash_other_operation_avx2"]
+    assert {p.stem for p in (tmp_path / "kernels").glob("*.c")} == set(changes.added)
     assert notes.exists()
 
 

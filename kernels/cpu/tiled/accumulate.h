@@ -16,6 +16,7 @@ typedef struct values {
 ALWAYS_INLINE tile_product_t product_of(const tile_scratch_t *t, slice_t slice, int64_t row) {
     const tile_product_t product = {.a = t->s + row * t->c_pad,
                                     .a_stride = t->c_pad,
+                                    .a_step = 1,
                                     .c = t->o + row * t->d_v_pad + slice.column,
                                     .c_stride = t->d_v_pad,
                                     .accumulate = true};

@@ -15,8 +15,10 @@
 _Static_assert(TILE_ROWS == 6 && (TILE_VECS == 2 || TILE_VECS == 4), "one case for each below");
 
 typedef struct tile_product {
-    const float *a; /* [rows][depth] words */
+    const float *a; /* words of a row, of which row r begins at a + r * a_stride */
     int64_t a_stride;
+    int64_t a_step; /* from a row's word to its next; 1, but where A is the transpose of what lies
+                     * in memory */
     const float *b; /* [depth][vecs * VEC_WIDTH] words */
     int64_t b_stride;
     float *c; /* [rows][vecs * VEC_WIDTH] */
@@ -45,7 +47,7 @@ ALWAYS_INLINE void multiply_tile(const tile_product_t *product, const int rows, 
         }
         prefetch_line(prefetch);
         prefetch += PANEL_PREFETCH_BYTES;
-        a++;
+        a += product->a_step;
         b += product->b_stride;
     }
     if (product->accumulate) {

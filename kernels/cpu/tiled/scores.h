@@ -20,6 +20,7 @@ static inline void score_tile(const tile_scratch_t *t, flash_range_t block, int6
         return;
     const tile_product_t product = {.a = t->q + row * t->d_pad,
                                     .a_stride = t->d_pad,
+                                    .a_step = 1,
                                     .b = t->k + panel.offset + (begin - panel_begin),
                                     .b_stride = panel.width,
                                     .c = t->s + row * t->c_pad + begin,

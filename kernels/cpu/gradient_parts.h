@@ -1,0 +1,169 @@
+/*
+ * This file divides the scratch memory of a task of gradients in vectors, and so says how much that
+ * is.
+ */
+#ifndef FLASH_KERNELS_CPU_GRADIENT_PARTS_H
+#define FLASH_KERNELS_CPU_GRADIENT_PARTS_H
+
+#include "common/params.h"
+#include "cpu/cpu_scratch.h"
+#include "cpu/tuning.h"
+#include "flashattn.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Blocks of rows, and of keys, whose parts of a sum fp32 adds up; totals in double take the rest.
+ * What a block gives is one addition (tiled/multiply.h). */
+enum { GRADIENT_PART_BLOCKS = 32 };
+
+/* What a task has. */
+typedef struct gradient_extent {
+    int64_t dq_rows; /* rows whose dQ it sums up; 0: none */
+    int64_t rows;    /* packed rows of a sequence at most */
+    int64_t keys;    /* of a sequence at most */
+} gradient_extent_t;
+
+/* Rows of a tensor in fp32, zeros beyond their columns to the end of a vector. */
+typedef struct fp32_rows {
+    float *data;
+    int64_t stride;
+    int64_t columns;
+    bool finite; /* all of them */
+} fp32_rows_t;
+
+/* Rows of Q and dO, and what else gradients need of them. A task of dQ keeps all its rows, one
+ * without has room for a block. */
+typedef struct gradient_rows {
+    fp32_rows_t q;
+    fp32_rows_t d_o;
+    int32_t *q_is_finite; /* [blocks] */
+    int32_t *d_o_is_finite;
+    float *log_sum;
+    float *d;       /* D */
+    int32_t *begin; /* keys that a row sees: begin ... end - 1 */
+    int32_t *end;
+} gradient_rows_t;
+
+/* Sums of a gradient, a row for each query or key: fp32, and double where they have several parts.
+ */
+typedef struct gradient_sums {
+    float *sum;
+    double *total; /* NULL: a sum has one part */
+    int64_t stride;
+    int64_t columns;
+    bool has_totals; /* a part ended */
+} gradient_sums_t;
+
+/* The parts of a task's scratch, each aligned to 64. */
+typedef struct gradient_parts {
+    gradient_rows_t rows;
+    fp32_rows_t k;      /* [B_c] */
+    fp32_rows_t v;      /* [B_c] */
+    float *k_panels;    /* panels of K^T (tiled/pack.h), [d][c_pad] */
+    float *v_panels;    /* panels of V^T, [d_v][c_pad] */
+    float *p;           /* [B_r][s_stride], scores, then P */
+    float *ds;          /* [B_r][s_stride], dP, then dS */
+    int32_t *first_row; /* [tiles of B_c keys], rows that see some key of a tile: from here on */
+    int32_t *end_row;   /* [tiles of B_c keys] */
+    gradient_sums_t dq; /* [extent.dq_rows] */
+    gradient_sums_t dk; /* [B_c] */
+    gradient_sums_t dv; /* [B_c] */
+    int64_t s_stride;
+    int64_t c_pad;
+} gradient_parts_t;
+
+/* What is taken of memory. */
+typedef struct gradient_memory {
+    uintptr_t begin;
+    uint64_t size;
+} gradient_memory_t;
+
+static inline gradient_extent_t gradient_extent(const flash_params_t *params, int64_t dq_rows) {
+    const gradient_extent_t extent = {dq_rows, (int64_t)params->seqlen_q * params->group,
+                                      params->seqlen_k};
+    return extent;
+}
+
+/* Returns the elements from row to row of a matrix of n columns: whole vectors, an odd number of
+ * cache lines, so that a column's elements lie in all sets of a cache. */
+static inline int64_t gradient_stride(int64_t n) {
+    const int64_t lines = (n + 15) / 16;
+    return (lines | 1) * 16;
+}
+
+static inline void *take_numbers(gradient_memory_t *memory, int64_t n, uint64_t size) {
+    void *numbers = (void *)(memory->begin + memory->size);
+    memory->size += ((uint64_t)n * size + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+    return numbers;
+}
+
+static inline float *take_floats(gradient_memory_t *memory, int64_t n) {
+    return take_numbers(memory, n, sizeof(float));
+}
+
+static inline fp32_rows_t take_matrix(gradient_memory_t *memory, int64_t rows, int64_t columns) {
+    fp32_rows_t matrix = {.stride = gradient_stride(columns), .columns = columns};
+    matrix.data = take_floats(memory, rows * matrix.stride);
+    return matrix;
+}
+
+static inline gradient_rows_t take_rows(gradient_memory_t *memory, int64_t rows, int32_t B_r,
+                                        head_dims_t dims) {
+    const int64_t blocks = (rows + B_r - 1) / B_r;
+    gradient_rows_t taken = {.q = take_matrix(memory, rows, dims.qk)};
+    taken.d_o = take_matrix(memory, rows, dims.v);
+    taken.q_is_finite = take_numbers(memory, blocks, sizeof(int32_t));
+    taken.d_o_is_finite = take_numbers(memory, blocks, sizeof(int32_t));
+    taken.log_sum = take_floats(memory, rows);
+    taken.d = take_floats(memory, rows);
+    taken.begin = take_numbers(memory, rows, sizeof(int32_t));
+    taken.end = take_numbers(memory, rows, sizeof(int32_t));
+    return taken;
+}
+
+static inline gradient_sums_t take_sums(gradient_memory_t *memory, int64_t rows, int64_t columns,
+                                        bool has_totals) {
+    gradient_sums_t sums = {.stride = gradient_stride(columns), .columns = columns};
+    sums.sum = take_floats(memory, rows * sums.stride);
+    if (has_totals)
+        sums.total = take_numbers(memory, rows * sums.stride, sizeof(double));
+    return sums;
+}
+
+/* Says whether sums over n rows or keys in blocks of so many have several parts. */
+static inline bool gradient_has_parts(int64_t n, int32_t block) {
+    return n > (int64_t)GRADIENT_PART_BLOCKS * block;
+}
+
+static inline gradient_parts_t take_gradient_parts(gradient_memory_t *memory,
+                                                   const flash_config_t *config, head_dims_t dims,
+                                                   const gradient_extent_t *extent) {
+    const int64_t r = config->B_r, c = config->B_c;
+    const bool has_row_parts = gradient_has_parts(extent->rows, config->B_r);
+    const bool has_key_parts = gradient_has_parts(extent->keys, config->B_c);
+    gradient_parts_t parts = {.s_stride = gradient_stride(c), .c_pad = (int64_t)tiled_pad(c)};
+    parts.rows = take_rows(memory, extent->dq_rows > r ? extent->dq_rows : r, config->B_r, dims);
+    parts.k = take_matrix(memory, c, dims.qk);
+    parts.v = take_matrix(memory, c, dims.v);
+    parts.k_panels = take_floats(memory, dims.qk * parts.c_pad);
+    parts.v_panels = take_floats(memory, dims.v * parts.c_pad);
+    parts.p = take_floats(memory, r * parts.s_stride);
+    parts.ds = take_floats(memory, r * parts.s_stride);
+    parts.first_row = take_numbers(memory, c, sizeof(int32_t));
+    parts.end_row = take_numbers(memory, c, sizeof(int32_t));
+    parts.dk = take_sums(memory, c, dims.qk, has_row_parts);
+    parts.dv = take_sums(memory, c, dims.v, has_row_parts);
+    parts.dq = take_sums(memory, extent->dq_rows, dims.qk, has_key_parts);
+    return parts;
+}
+
+/* Returns the bytes of a task's scratch, a multiple of 64. */
+static inline uint64_t gradient_scratch_size(const flash_config_t *config, head_dims_t dims,
+                                             const gradient_extent_t *extent) {
+    gradient_memory_t memory = {0, 0};
+    take_gradient_parts(&memory, config, dims, extent);
+    return memory.size;
+}
+
+#endif
