@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from complaints import assert_complains
 from flashattn import compare as compare_module
-from flashattn.cli import forward, info, main, problem
+from flashattn.cli import check_gradients, forward, info, main, problem
+from gradient_problems import OPS, gradient_kernels
 from problems import AttentionProblem, make_inputs, runnable_kernels
 from subprocesses import run_python
 
@@ -437,16 +438,30 @@ def test_forward_leaves_nothing_behind_when_the_disk_is_full(files, capsys, monk
 def test_check(capsys) -> None:
     assert main(["check", "dtype=FP32"]) == 0
     output = capsys.readouterr().out
-    kernels = [k for k in runnable_kernels() if k.config.dtype == flashattn.DType.FP32]
+    of_gradients = [k for op in OPS for k in gradient_kernels(op)]
+    kernels = [*runnable_kernels(), *of_gradients]
+    kernels = [k for k in kernels if k.config.dtype == flashattn.DType.FP32]
     assert all(str(kernel.config) in output for kernel in kernels)
     assert output.endswith(f"{len(kernels)} kernels, 0 failed problems (seed 0)\n")
-    assert all(word in output for word in ("causal", "chunks", "leftpad_k", "max error"))
+    words = ("causal", "causal dq", "chunks dk", "leftpad_k dv", "max error")
+    assert all(word in output for word in words)
 
 
 def test_check_fails_when_a_kernel_is_wrong(capsys, monkeypatch) -> None:
     monkeypatch.setitem(compare_module.RELATIVE_ERROR, "float32", 1e-12)
-    assert main(["check", "arch=REFERENCE", "dtype=FP32"]) == 1
+    assert main(["check", "arch=REFERENCE", "dtype=FP32", "op=forward"]) == 1
     assert "FAILED" in capsys.readouterr().out
+
+
+def test_check_fails_when_a_gradient_is_wrong(capsys, monkeypatch) -> None:
+    def wrong(*arrays: object, **options: object) -> flashattn.Gradients:
+        found = flashattn.flash_attn_backward(*arrays, **options)
+        return found._replace(dk=-found.dk, dv=-found.dv)
+
+    monkeypatch.setattr(check_gradients, "flash_attn_backward", wrong)
+    assert main(["check", "arch=REFERENCE", "dtype=FP32", "op=backward_dkv"]) == 1
+    output = capsys.readouterr().out
+    assert "FAILED" in output and "dk: max error" in output and "dv: max error" in output
 
 
 def test_check_complains(capsys) -> None:

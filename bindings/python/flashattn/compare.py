@@ -48,6 +48,16 @@ class Deviation:
         )
 
 
+class GradientDeviation(Deviation):
+    """Holds what compare_gradient() found."""
+
+    def __str__(self) -> str:
+        return (
+            f"max error {self.max_error:.2e} (allowed {self.max_error_allowed:.2e}), "
+            f"relative {self.relative_error:.2e}"
+        )
+
+
 def compare(
     o: np.ndarray,
     oracle_o: np.ndarray,
@@ -88,10 +98,10 @@ def compare_gradient(
     *,
     largest_score: float = 0.0,
     p_dtype: np.dtype | None = None,
-) -> Deviation:
+) -> GradientDeviation:
     """Measures a gradient (in its own type) against those of gradient_oracle.py. magnitude is that
     of magnitudes() there; p_dtype is the type that P and dS are rounded to, None: found's."""
-    result = Deviation()
+    result = GradientDeviation()
     dtype = found.dtype
     found, naive = found.astype(np.float64), naive.astype(np.float64)
     with np.errstate(over="ignore"):

@@ -10,8 +10,8 @@ import numpy as np
 from .. import latent, oracle, quant_blocks
 from .._attention import flash_attn_func, query_support
 from ..compare import Deviation, compare
-from ..config import DType, Kernel
-from . import extras, problem, words
+from ..config import DType, Kernel, Op
+from . import check_gradients, extras, problem, words
 
 # (name, q shape, k and v shape, options): each takes a path of its own through the kernels.
 _PROBLEMS: tuple[tuple[str, tuple, tuple, dict[str, Any]], ...] = (
@@ -34,8 +34,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "check",
         help="compare every CPU kernel with the float64 oracle",
         description="Computes small problems with every CPU kernel that this machine can run, "
-        "and compares O and LSE with attention in float64. The exit code is 1 if one is beyond "
-        "the allowed error.",
+        "and compares O and LSE, or gradients, with those in float64. The exit code is 1 if one "
+        "is beyond the allowed error.",
     )
     problem.add_filter_argument(parser)
     parser.add_argument("--seed", type=int, default=0, help="seed of the random inputs (0)")
@@ -43,7 +43,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    rows = problem.forward_kernels(args.filters)
+    rows = problem.chosen_kernels(args.filters, runnable=True)
     rows = [row for row in rows if problem.is_cpu(row.config)]
     problem.require_some(rows)
     extras.require(*extras.of_arrays("cpu", [DType(row.config.dtype) for row in rows]))
@@ -51,14 +51,14 @@ def run(args: argparse.Namespace) -> int:
     for kernel in rows:
         print(kernel.config)
         for name, q_shape, k_shape, options in _PROBLEMS:
-            deviation = _measure(kernel, q_shape, k_shape, options, args.seed)
-            if deviation is None:
+            deviations = _measure(kernel, q_shape, k_shape, options, args.seed)
+            if not deviations:
                 print(f"  {name:12} not served by this kernel")
-                continue
-            print(f"  {name:12} {'ok' if deviation.ok else 'FAILED'}  {deviation}")
-            for failure in deviation.failures:
-                print(f"      {failure}")
-            failed += not deviation.ok
+            for of, deviation in deviations:
+                print(f"  {name + of:15} {'ok' if deviation.ok else 'FAILED'}  {deviation}")
+                for failure in deviation.failures:
+                    print(f"      {failure}")
+            failed += not all(deviation.ok for _, deviation in deviations)
     kernels, problems = words.count(len(rows), "kernel"), words.count(failed, "failed problem")
     print(f"{kernels}, {problems} (seed {args.seed})")
     return 1 if failed else 0
@@ -66,8 +66,20 @@ def run(args: argparse.Namespace) -> int:
 
 def _measure(
     kernel: Kernel, q_shape: tuple, k_shape: tuple, options: dict[str, Any], seed: int
+) -> list[tuple[str, Deviation]]:
+    """Returns deviations of what the kernel computes, and what each is of: nothing where the kernel
+    does not serve the problem."""
+    if kernel.config.op == Op.FORWARD:
+        found = _measure_forward(kernel, q_shape, k_shape, options, seed)
+        return [] if found is None else [("", found)]
+    inputs = _inputs(np.random.default_rng(seed), DType(kernel.config.dtype), q_shape, k_shape)
+    gradients = check_gradients.measure(kernel, inputs, options, seed)
+    return [(f" {name}", deviation) for name, deviation in gradients]
+
+
+def _measure_forward(
+    kernel: Kernel, q_shape: tuple, k_shape: tuple, options: dict[str, Any], seed: int
 ) -> Deviation | None:
-    """None: the kernel does not serve the problem."""
     rng = np.random.default_rng(seed)
     if kernel.config.dtype == DType.LATENT_E4M3:
         q, k, v, tokens = _latent_inputs(rng, q_shape, k_shape)
