@@ -64,7 +64,8 @@ static inline cpu_task_t task_of_block(const gradient_task_t *of, int64_t row_be
 /* Says whether the rows see some of the block's keys. */
 static inline bool sees_keys(const gradient_task_t *of, const gradient_block_t *rows,
                              flash_range_t keys) {
-    return rows_see_some(&rows->seen, keys) && !skips_block(&rows->seen, of->p, &rows->task, keys);
+    return rows_see_some(&rows->seen, keys) &&
+           !skips_block(&rows->seen, of->p, &rows->task, keys, NULL);
 }
 
 /* Adds what a block of rows and a block of keys give. dq: where dQ of the rows begins. */
