@@ -85,10 +85,10 @@ static flash_gradient_t gradient_of(const flash_tensor_t *tensor, flash_strides_
 }
 
 static flash_strides_t d_lse_strides(const flash_backward_args_t *a, const flash_params_t *p) {
-    if (a->d_lse_stride_batch == 0 && a->d_lse_stride_head == 0 && a->d_lse_stride_seq == 0)
+    const int64_t batch = p->cu_seqlens_q ? 0 : a->d_lse_stride_batch;
+    if (batch == 0 && a->d_lse_stride_head == 0 && a->d_lse_stride_seq == 0)
         return p->lse_stride;
-    return (flash_strides_t){p->cu_seqlens_q ? 0 : a->d_lse_stride_batch, a->d_lse_stride_seq,
-                             a->d_lse_stride_head};
+    return (flash_strides_t){batch, a->d_lse_stride_seq, a->d_lse_stride_head};
 }
 
 /* Returns the rows of Q that the workspace has room for. */

@@ -171,12 +171,22 @@ def test_one_partial_result_needs_no_distance(member: str) -> None:
     np.testing.assert_allclose(lse, call.lse_partial[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("path", ["lse_stride_batch", "mask.stride_batch", "q.stride_batch"])
+_OF_BATCHES = [
+    *(("ragged", f"{name}stride_batch") for name in ("lse_", "mask.", "q.")),
+    *(("ragged_gradients", f"{name}stride_batch") for name in ("lse_", "d_lse_", "d_o.", "dq.")),
+]
+
+
+@pytest.mark.parametrize("name, path", _OF_BATCHES)
 @pytest.mark.parametrize("stride", [-3, 7, 2**63 - 1])
-def test_strides_of_the_batch_are_not_looked_at_in_a_ragged_one(path: str, stride: int) -> None:
-    call = CALLS["ragged"]()
-    if path == "lse_stride_batch":
-        call.args.lse_stride_head = call.args.lse_stride_seq = 0
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_strides_of_the_batch_are_not_looked_at_in_a_ragged_one(
+    name: str, path: str, stride: int, contiguous: bool
+) -> None:
+    call = CALLS[name]()
+    if contiguous and "lse_" in path:
+        for axis in ("head", "seq"):
+            call.set(path.replace("batch", axis), 0)
     assert call.run() == 0, last_error()
     expected = call.results()
     call.set(path, stride)

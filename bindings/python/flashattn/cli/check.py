@@ -44,7 +44,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     rows = problem.chosen_kernels(args.filters, runnable=True)
-    rows = [row for row in rows if problem.is_cpu(row.config)]
+    known = (Op.FORWARD, *check_gradients.OPERATIONS)
+    rows = [row for row in rows if problem.is_cpu(row.config) and row.config.op in known]
     problem.require_some(rows)
     extras.require(*extras.of_arrays("cpu", [DType(row.config.dtype) for row in rows]))
     failed = 0

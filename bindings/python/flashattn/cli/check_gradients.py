@@ -13,7 +13,7 @@ from ..compare import Deviation, compare_gradient
 from ..config import Kernel, Op
 
 # What a kernel of an operation computes, and the keyword that names it.
-_OPERATIONS = {
+OPERATIONS = {
     Op.BACKWARD_DQ: ("dq_config", ("dq",)),
     Op.BACKWARD_DKV: ("dkv_config", ("dk", "dv")),
 }
@@ -23,7 +23,7 @@ def measure(
     kernel: Kernel, inputs: tuple[np.ndarray, ...], options: dict[str, Any], seed: int
 ) -> list[tuple[str, Deviation]]:
     """Returns the deviation of each gradient that the kernel computes of q, k and v."""
-    keyword, names = _OPERATIONS[Op(kernel.config.op)]
+    keyword, names = OPERATIONS[Op(kernel.config.op)]
     o, lse = flash_attn_func(*inputs, return_lse=True, **options)
     d_o = np.random.default_rng(seed + 1).standard_normal(o.shape).astype(o.dtype)
     unwanted = {name: False for name in ("dq", "dk", "dv", "d_sinks") if name not in names}
