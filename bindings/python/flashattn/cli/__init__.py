@@ -18,6 +18,7 @@ from .._library import library
 from ..errors import FlashAttnError
 from . import (
     bench,
+    bench_backward,
     bench_chunks,
     bench_decode,
     check,
@@ -31,7 +32,10 @@ from . import (
 )
 from .problem import BadInput
 
-_COMMANDS = (info, doctor, listing, forward, bench, bench_decode, bench_chunks, tune, check, ggml)
+_COMMANDS = (
+    *(info, doctor, listing, forward, bench, bench_backward, bench_decode, bench_chunks),
+    *(tune, check, ggml),
+)
 _STOPPED_READING = 141  # what shells report of a program that SIGPIPE ended
 _EXPECTED = (
     BadInput,

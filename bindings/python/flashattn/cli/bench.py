@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         return bench_ragged.run(console, args, ragged_batches, groups)
     _check_memory(own, args)
     timings = list(_timings(console, groups, args))
-    console.print(_table(timings, args))
+    console.print(table(timings, args))
     if args.plot:
         title = plot.heading(_machine(args), _problem(args))
         plot.draw(args.plot, timings, title, rates.unit(args)[0])
@@ -270,8 +270,10 @@ def _library_call(
     return call
 
 
-def _table(timings: list[Timing], args: argparse.Namespace) -> Any:
-    table = extras.load("rich.table").Table(title=_title(args))
+def table(timings: list[Timing], args: argparse.Namespace, what: str = "") -> Any:
+    """The table of timings, whose title begins with what was timed."""
+    title = f"{what}: {_title(args)}" if what else _title(args)
+    table = extras.load("rich.table").Table(title=title)
     table.add_column("seqlen", justify="right")
     table.add_column("kernel", overflow="fold")
     peers = list(dict.fromkeys(_short(t.label) for t in timings if t.is_peer))
