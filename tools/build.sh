@@ -25,12 +25,12 @@ build_release() { # CMake option...
     compile release
 }
 
-demo() { # [sentences], argument of the demo...
+demo() { # [sentences|train], argument of the demo...
     local cuda=OFF name=library demo=chat
-    if [ "${1:-}" = sentences ]; then
-        demo=sentence_similarity
-        shift
-    fi
+    case "${1:-}" in
+    sentences) demo=sentence_similarity && shift ;;
+    train) demo=train && shift ;;
+    esac
     set_up_demo "$demo" "$@"
     ! has_gpu || cuda=AUTO name='library with CUDA kernels'
     PART='[3/3] '

@@ -7,6 +7,7 @@ usage: ./dev COMMAND
 
   demo [PROMPT]      build the library and ask a small language model, whose attention it computes
   demo sentences     the same with a model that finds sentences which mean the same
+  demo train         train a small language model with torch, whose attention it computes
   test [STEP...]     run the steps that are named, and those that they need:
                        all     every step but engines, the default
                        quick   the fast steps, for use between two edits
@@ -51,7 +52,8 @@ answer with attention in float64.
   --lengths N...      lengths of prompts for which attention alone is timed (512 1024 2048 4096)
   --model FILE        a GGUF file, instead of the model that the demo installs
 
-See examples/chat/README.md, and ./dev demo sentences --help for the other demo.
+See examples/chat/README.md, and for other demos ./dev demo sentences --help, ./dev demo train
+--help.
 TEXT
 }
 
@@ -65,6 +67,21 @@ attention the library computes.
   --query SENTENCE    a sentence of your own; repeat it for more
   --repeats N         timed runs (5)
   --model FOLDER      a folder with the model, instead of the one that the demo installs
+TEXT
+}
+
+help_of_train() {
+    cat <<'TEXT'
+usage: ./dev demo train [OPTION...]
+
+Builds the library, trains a small GPT with torch on the source of Python's own library, by the
+library's attention and beside it by torch's, and compares the losses. torch must be installed.
+
+  --steps N           steps of training (800)
+  --batch N           texts of a step (16)
+  --context N         characters of a text (128)
+  --seed N            of weights and texts (0)
+  --plot FILE         draw the losses into FILE by matplotlib
 TEXT
 }
 
@@ -94,6 +111,7 @@ explain() { # command, argument...
     is_command "$1" || refuse "there is no command '$1'"
     case "$1 ${2:-}" in
     "demo sentences") help_of_sentences ;;
+    "demo train") help_of_train ;;
     demo*) help_of_chat ;;
     test*) help_of test && printf '\nThe steps:\n\n' && list_steps ;;
     *) help_of "$1" ;;

@@ -123,7 +123,11 @@ def test_every_command_explains_itself_on_a_machine_with_nothing(word, tmp_path)
 
 @pytest.mark.parametrize(
     "arguments, program",
-    [(["demo"], "chat/app"), (["demo", "sentences"], "sentence_similarity/demo")],
+    [
+        (["demo"], "chat/app"),
+        (["demo", "sentences"], "sentence_similarity/demo"),
+        (["demo", "train"], "train/app"),
+    ],
 )
 def test_the_options_of_the_demos_are_explained(arguments, program):
     source = (ROOT / f"examples/{program}.py").read_text()
@@ -158,6 +162,7 @@ except ImportError:
         (["demo"], "chat"),
         (["demo", "Why?", "--tokens", "9"], "chat Why? --tokens 9"),
         (["demo", "sentences", "--repeats", "1"], "sentence_similarity --repeats 1"),
+        (["demo", "train", "--steps", "9"], "train --steps 9"),
     ],
 )
 def test_the_demo_is_chosen_by_its_first_argument(arguments, chosen):

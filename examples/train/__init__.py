@@ -1,0 +1,1 @@
+"""A demo of training: a small GPT in torch, whose attention is libflashattn's."""
