@@ -77,9 +77,9 @@ usage: ./dev demo train [OPTION...]
 Builds the library, trains a small GPT with torch on the source of Python's own library, by the
 library's attention and beside it by torch's, and compares the losses. torch must be installed.
 
-  --steps N           steps of training (800)
-  --batch N           texts of a step (16)
-  --context N         characters of a text (128)
+  --steps N           steps of training (1200)
+  --batch N           texts of a step (12)
+  --context N         characters of a text (64)
   --seed N            of weights and texts (0)
   --plot FILE         draw the losses into FILE by matplotlib
 TEXT

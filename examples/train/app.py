@@ -27,10 +27,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Trains a small GPT on the source of Python's own library, by libflashattn's "
         "attention and beside it by torch's, and compares the losses.",
     )
-    parser.add_argument("--steps", type=int, default=800, help="steps of training (%(default)s)")
-    parser.add_argument("--batch", type=int, default=16, help="texts of a step (%(default)s)")
+    parser.add_argument("--steps", type=int, default=1200, help="steps of training (%(default)s)")
+    parser.add_argument("--batch", type=int, default=12, help="texts of a step (%(default)s)")
     parser.add_argument(
-        "--context", type=int, default=128, help="characters of a text (%(default)s)"
+        "--context", type=int, default=64, help="characters of a text (%(default)s)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of weights and texts (%(default)s)")
     parser.add_argument(

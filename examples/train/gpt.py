@@ -16,7 +16,7 @@ Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 @dataclass(frozen=True)
 class Sizes:
     vocabulary: int
-    context: int = 128
+    context: int = 64
     width: int = 128
     n_layers: int = 4
     n_heads: int = 4

@@ -14,6 +14,7 @@ if not hasattr(torch.nn.attention, "register_flash_attention_impl"):
     pytest.skip("torch.nn.attention has no registry", allow_module_level=True)
 
 from flashattn import sdpa  # noqa: E402
+from torch_gradients import assert_close  # noqa: E402
 
 attend = torch.nn.functional.scaled_dot_product_attention
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -36,6 +37,20 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.Size]]:
     torch.nn.attention.activate_flash_attention_impl(sdpa.NAME)
     yield shapes
     torch.nn.attention.restore_flash_attention_impl()
+
+
+@pytest.fixture
+def backwards(calls: list, monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
+    """Returns the shapes of Q whose gradients the library computes."""
+    shapes: list[torch.Size] = []
+    own = sdpa._gradients
+
+    def counted(d_o: torch.Tensor, query: torch.Tensor, *arguments: object) -> object:
+        shapes.append(query.shape)
+        return own(d_o, query, *arguments)
+
+    monkeypatch.setattr(sdpa, "_gradients", counted)
+    return shapes
 
 
 def make_inputs(sizes: tuple[int, ...], dtype: torch.dtype, layout: str) -> list[torch.Tensor]:
@@ -168,20 +183,86 @@ def test_gradients_beside_rows_that_see_no_key(calls: list) -> None:
         torch.testing.assert_close(own.grad, other.grad, atol=1e-4, rtol=1e-4)
 
 
-def test_gradients_are_those_of_torch(calls: list) -> None:
-    inputs = make_inputs(SIZES[0], torch.float32, "tokens")
+def _gradients(inputs: list[torch.Tensor], **options: object) -> list[torch.Tensor]:
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    attend(*leaves, enable_gqa=True, **options).square().sum().backward()
+    return [x.grad for x in leaves]
 
-    def gradients() -> list[torch.Tensor]:
-        leaves = [x.clone().requires_grad_() for x in inputs]
-        attend(*leaves, is_causal=True).square().sum().backward()
-        return [x.grad for x in leaves]
 
-    ours = gradients()
-    assert len(calls) == 1
+MASKS = {
+    "none": lambda q, k: {},
+    "causal": lambda q, k: {"is_causal": True},
+    "bool": lambda q, k: {"attn_mask": torch.ones(q, k, dtype=torch.bool).tril(3)},
+    "numbers": lambda q, k: {"attn_mask": torch.linspace(-1, 1, q * k).view(1, 1, q, k)},
+    "scale": lambda q, k: {"scale": 0.3},
+}
+
+
+@pytest.mark.parametrize("layout", ["heads", "tokens"])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_gradients_are_those_of_torch(
+    calls: list, backwards: list, sizes: tuple[int, ...], mask: str, layout: str
+) -> None:
+    inputs = make_inputs(sizes, torch.float32, layout)
+    options = MASKS[mask](*sizes[3:5])
+    ours = _gradients(inputs, **options)
+    assert len(calls) == len(backwards) == 1
     torch.nn.attention.restore_flash_attention_impl()
-    for own, expected in zip(ours, gradients()):
-        torch.testing.assert_close(own, expected, atol=1e-4, rtol=1e-4)
-    assert len(calls) == 1
+    if mask == "numbers":
+        options = {"attn_mask": options["attn_mask"].double()}
+    assert_close(ours, _gradients([x.double() for x in inputs], **options))
+    assert len(calls) == len(backwards) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_gradients_in_16_bits(backwards: list, dtype: torch.dtype) -> None:
+    inputs = make_inputs(SIZES[0], dtype, "tokens")
+    ours = _gradients(inputs, is_causal=True)
+    assert len(backwards) == 1 and all(x.dtype == dtype for x in ours)
+    expected = _gradients([x.double() for x in inputs], is_causal=True)
+    for own, right in zip(ours, expected):
+        assert float((own.double() - right).norm()) <= 1e-2 * float(right.norm())
+
+
+def test_gradients_of_what_is_not_served_are_torchs(calls: list, backwards: list) -> None:
+    inputs = make_inputs(SIZES[0], torch.float32, "tokens")
+    mask = torch.zeros(33, 33, requires_grad=True)
+    for options in ({"dropout_p": 0.5}, {"attn_mask": mask}, {"scale": -0.3}):
+        _gradients(inputs, **options)
+    assert mask.grad.any() and calls == backwards == []
+
+
+def test_gradients_outlive_the_library_in_torchs_place(calls: list, backwards: list) -> None:
+    """Either backward pass takes O and LSE of either forward pass."""
+    inputs = make_inputs(SIZES[0], torch.float32, "tokens")
+    mask = torch.ones(33, 33, dtype=torch.bool).tril()
+    mask[5] = False
+    first, second = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
+    loss = attend(*first, attn_mask=mask).square().sum()
+    torch.nn.attention.restore_flash_attention_impl()
+    loss.backward()
+    loss = attend(*second, attn_mask=mask).square().sum()
+    torch.nn.attention.activate_flash_attention_impl(sdpa.NAME)
+    loss.backward()
+    assert len(calls) == len(backwards) == 1
+    for x, y in zip(first, second):
+        torch.testing.assert_close(x.grad, y.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_compiled_graphs_have_gradients(backwards: list) -> None:
+    torch._dynamo.reset()
+    inputs = make_inputs(SIZES[1], torch.float32, "heads")
+
+    def loss(*x: torch.Tensor) -> torch.Tensor:
+        return attend(*x, is_causal=True, enable_gqa=True).square().sum()
+
+    expected = _gradients(inputs, is_causal=True)
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    torch.compile(loss, fullgraph=True, backend="aot_eager")(*leaves).backward()
+    assert len(backwards) == 2
+    for x, y in zip(leaves, expected):
+        torch.testing.assert_close(x.grad, y, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("layout", ["heads", "tokens"])
@@ -196,15 +277,20 @@ def test_compiled_graphs_call_it(calls: list, layout: str) -> None:
     assert len(calls) == 2
 
 
-def test_shapes_are_those_that_compilers_expect(calls: list) -> None:
+def test_shapes_are_those_that_compilers_expect(calls: list, backwards: list) -> None:
     operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     for layout in ("heads", "tokens"):
         inputs = make_inputs(SIZES[0], torch.bfloat16, layout)
         with torch._subclasses.FakeTensorMode() as mode:
             expected = operator(*map(mode.from_tensor, inputs))
-        for x, y in zip(operator(*inputs), expected):
+            fake = map(mode.from_tensor, inputs)
+            derived = backward(expected[0], *fake, *expected, 0.0, False)
+        found = operator(*inputs)
+        of_found = backward(found[0], *inputs, *found, 0.0, False)
+        for x, y in zip((*found, *of_found), (*expected, *derived)):
             assert (x.shape, x.stride(), x.dtype) == (y.shape, y.stride(), y.dtype)
-    assert len(calls) == 2
+    assert len(calls) == len(backwards) == 2
 
 
 def test_torch_gets_its_kernels_back(calls: list) -> None:

@@ -10,11 +10,11 @@ for it.
     torch.nn.attention.restore_flash_attention_impl()
 
 While it is active, the library computes what torch would give to its own flash kernels: on the CPU
-with gradients, which torch's backward pass computes from O and LSE, and on CUDA devices without.
-attn_mask is served on the CPU, bool or in numbers; on CUDA devices torch does not give calls with
-one to its flash kernels. torch's kernels stay in use for dropout, types, heads and scales that the
-library does not serve (a scale is positive and finite in float32), masks that require a gradient,
-and on CUDA devices for tensors that require one. The module needs torch 2.11 or newer.
+with gradients, the same bits in every call, and on CUDA devices without. attn_mask is served on the
+CPU, bool or in numbers; on CUDA devices torch does not give calls with one to its flash kernels.
+torch's kernels stay in use for dropout, types, heads and scales that the library does not serve (a
+scale is positive and finite in float32), masks that require a gradient, and on CUDA devices for
+tensors that require one. The module needs torch 2.11 or newer.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ _TYPES = {
     "CPU": (torch.float32, torch.float16, torch.bfloat16),
     "CUDA": (torch.float16, torch.bfloat16),
 }
+_MASK_TYPES = (torch.bool, *_TYPES["CPU"])
 _OPERATORS = {
     "CPU": "_scaled_dot_product_flash_attention_for_cpu",
     "CUDA": "_scaled_dot_product_flash_attention",
 }
+_BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
 _MOST_D_HEAD_ON_CUDA = 256
 
 
@@ -57,11 +59,14 @@ class _Overrides:
     def __init__(self) -> None:
         self._library = torch.library.Library("aten", "IMPL")
         self._own = {key: _kernel(operator, key) for key, operator in _OPERATORS.items()}
+        self._own_backward = _kernel(_BACKWARD, "CPU")
         with warnings.catch_warnings():  # torch warns that its kernels are overridden
             warnings.filterwarnings("ignore", "Warning only once for all operators")
             for key, function in (("CPU", self._on_cpu), ("CUDA", self._on_cuda)):
                 if self._own[key] is not None:
                     self._library.impl(_OPERATORS[key], function, key, allow_override=True)
+            if self._own_backward is not None:
+                self._library.impl(_BACKWARD, self._backward_on_cpu, "CPU", allow_override=True)
 
     def remove(self) -> None:
         self._library = None  # its end gives the operators back to torch's kernels
@@ -83,12 +88,36 @@ class _Overrides:
             lse = query.new_empty(batch, seqlen_q, n_heads, dtype=torch.float32).transpose(1, 2)
             o = _attend(query, key, value, is_causal, scale, lse, attn_mask)
             if attn_mask is not None:
-                # torch's backward pass computes P = exp(score - LSE): 0 where a row sees no key.
+                # torch's backward pass, which may be back by then, computes P = exp(score - LSE):
+                # 0 where a row sees no key.
                 lse.masked_fill_(lse == -torch.inf, torch.inf)
             return o, lse
         return self._call_own(
             "CPU", query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
         )
+
+    def _backward_on_cpu(
+        self,
+        grad_out: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        out: Tensor,
+        logsumexp: Tensor,
+        dropout_p: float,
+        is_causal: bool,
+        *,
+        attn_mask: Tensor | None = None,
+        scale: float | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        served = _is_served(query, key, value, dropout_p, scale, "CPU")
+        if served and (attn_mask is None or attn_mask.dtype in _MASK_TYPES):
+            return _gradients(
+                grad_out, query, key, value, out, logsumexp, is_causal, scale, attn_mask
+            )
+        arguments = grad_out, query, key, value, out, logsumexp, dropout_p, is_causal
+        keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+        return self._own_backward.call_boxed(keys, *arguments, attn_mask=attn_mask, scale=scale)
 
     def _on_cuda(
         self,
@@ -144,8 +173,7 @@ def _is_served(
 
 
 def _is_mask_served(mask: Tensor | None) -> bool:
-    served = (torch.bool, *_TYPES["CPU"])
-    return mask is None or (mask.dtype in served and not mask.requires_grad)
+    return mask is None or (mask.dtype in _MASK_TYPES and not mask.requires_grad)
 
 
 def _attend(
@@ -158,15 +186,8 @@ def _attend(
     mask: Tensor | None = None,
 ) -> Tensor:
     """Returns O [batch, n_heads, seqlen_q, d_head], laid out as query is, since torch's compilers
-    rely on that; writes LSE to `lse`. In torch's causal mask query i sees keys 0 ... i, while the
-    library's mask is aligned to the last key."""
-    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    seqlen_q, seqlen_k = q.shape[1], k.shape[1]
-    window = (-1, -1)
-    if is_causal and seqlen_k > seqlen_q:
-        k, v = k[:, :seqlen_q], v[:, :seqlen_q]
-    if is_causal:
-        window = (-1, max(seqlen_q - seqlen_k, 0))
+    rely on that; writes LSE to `lse`."""
+    q, k, v, window = _in_order(query, key, value, is_causal)
     o = torch.empty_like(query)
     with torch.no_grad():
         flash_attn_func(
@@ -180,3 +201,56 @@ def _attend(
             lse=lse,
         )
     return o
+
+
+def _gradients(
+    d_o: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    is_causal: bool,
+    scale: float | None,
+    mask: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the gradients of query, key and value, laid out as torch's own are."""
+    q, k, v, (left, right) = _in_order(query, key, value, is_causal)
+    if mask is not None:
+        lse = lse.masked_fill(lse == torch.inf, -torch.inf)
+    results = [_as_tokens(x) for x in (query, key, value)]
+    dq, dk, dv = (x.transpose(1, 2) for x in results)
+    n_seen = k.shape[1]
+    for x in (dk, dv):
+        x[:, n_seen:] = 0
+    torch.ops.flashattn.bwd.out(
+        *(d_o.transpose(1, 2), q, k, v, o.transpose(1, 2), lse),
+        softmax_scale=scale,
+        window_left=left,
+        window_right=right,
+        attn_mask=mask,
+        dq=dq,
+        dk=dk[:, :n_seen],
+        dv=dv[:, :n_seen],
+    )
+    return tuple(results)
+
+
+def _in_order(
+    query: Tensor, key: Tensor, value: Tensor, is_causal: bool
+) -> tuple[Tensor, Tensor, Tensor, tuple[int, int]]:
+    """Returns q, k and v [batch, seqlen, heads, d_head], without keys that no query sees, and the
+    window. In torch's causal mask query i sees keys 0 ... i, while the library's mask is aligned to
+    the last key."""
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+    if not is_causal:
+        return q, k, v, (-1, -1)
+    if seqlen_k > seqlen_q:
+        k, v = k[:, :seqlen_q], v[:, :seqlen_q]
+    return q, k, v, (-1, max(seqlen_q - seqlen_k, 0))
+
+
+def _as_tokens(x: Tensor) -> Tensor:
+    """Returns a new tensor like x [batch, heads, seqlen, d_head], in the order of tokens."""
+    return torch.empty_permuted(x.shape, (0, 2, 1, 3), dtype=x.dtype, device=x.device)
