@@ -16,9 +16,15 @@ import torch_calls  # noqa: E402
 import torch_gradients  # noqa: E402
 from bias_cases import BiasCase  # noqa: E402
 from flashattn import torch_ops  # noqa: E402
+from gradient_problems import GradientProblem  # noqa: E402
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from memory import arrange  # noqa: E402
 from problems import AttentionProblem, make_inputs  # noqa: E402
+from strategies import gradient_problems, random_problems  # noqa: E402
+from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
-from torch_calls import WAYS, Recorded, to_tensor  # noqa: E402
+from torch_calls import WAYS, Recorded, to_array, to_tensor  # noqa: E402
 from torch_gradients import assert_close, gradients, leaves  # noqa: E402
 
 ops = torch.ops.flashattn
@@ -100,9 +106,9 @@ def test_gradients_are_those_of_the_library(p: AttentionProblem, way: str) -> No
         o, lse = _attend(tensors, {**options, "return_lse": True})
     d_o, d_lse = _gradients_of_results(o, lse)
     q, k, v, *sinks = tensors
-    given = {**options, "sinks": sinks[0] if sinks else None, "out_dtype": None}
+    problem = {**options, "sinks": sinks[0] if sinks else None, "out_dtype": None}
     for of_lse in (None, d_lse):
-        expected = flashattn.flash_attn_backward(d_o, q, k, v, o, lse, d_lse=of_lse, **given)
+        expected = flashattn.flash_attn_backward(d_o, q, k, v, o, lse, d_lse=of_lse, **problem)
         derived = leaves(*tensors)
         found = _attend(derived, {**options, "return_lse": of_lse is not None}, way)
         if of_lse is None:
@@ -112,6 +118,30 @@ def test_gradients_are_those_of_the_library(p: AttentionProblem, way: str) -> No
             torch.autograd.backward(found, (d_o, d_lse))
         for x, right in zip(derived, expected):
             assert x.grad.dtype == x.dtype and torch.equal(x.grad, right.to(x.dtype))
+
+
+@settings(random_problems, max_examples=200)
+@given(gradient_problems(), st.sampled_from(WAYS))
+def test_random_gradients_are_those_of_the_library(g: GradientProblem, way: str) -> None:
+    """Those of float32 and 16 bits, in any layout, with d_o in any layout."""
+    p = g.forward
+    tensors, options = _inputs(p)
+    with torch.no_grad():
+        o, lse = _attend(tensors, {**options, "return_lse": True})
+    d_o, d_lse = _gradients_of_results(o, lse)
+    d_o = to_tensor(arrange(to_array(d_o), g.layouts[0]))
+    q, k, v, *sinks = tensors
+    problem = {**options, "sinks": sinks[0] if sinks else None, "out_dtype": None}
+    d_lse = d_lse if g.has_d_lse else None
+    expected = flashattn.flash_attn_backward(d_o, q, k, v, o, lse, d_lse=d_lse, **problem)
+    derived = [x.detach().requires_grad_() for x in tensors]
+    found = _attend(derived, {**options, "return_lse": True}, way)
+    results = list(zip(found, (d_o, d_lse)))[: 2 if g.has_d_lse else 1]
+    torch.autograd.backward(*zip(*results))
+    for name, x, right in zip(("dq", "dk", "dv", "d_sinks"), derived, expected):
+        last = None if name in ("dq", "d_sinks") else p.cu_seqlens_k  # behind it there is nothing
+        n_tokens = x.shape[0] if last is None else last[-1]
+        assert torch.equal(x.grad[:n_tokens], right.to(x.dtype)[:n_tokens]), name
 
 
 @pytest.mark.parametrize(
@@ -486,3 +516,14 @@ def test_gradients_of_the_functions_for_all_arrays_are_refused() -> None:
     q, k, v = leaves(*_qkv())
     with pytest.raises(NotImplementedError, match="q requires .* flashattn.torch_ops records"):
         flashattn.flash_attn_func(q, k, v)
+
+
+@pytest.mark.parametrize("by_operator", [False, True])
+def test_gradients_on_cuda_devices_are_refused(by_operator: bool) -> None:
+    with FakeTensorMode():
+        q = torch.empty(1, 4, 2, 64, device="cuda", dtype=torch.float16, requires_grad=True)
+        attend = ops.fwd if by_operator else torch_ops.flash_attn_func
+        with pytest.raises(NotImplementedError, match="q requires .* none on the device cuda:0"):
+            attend(q, q, q)
+        with torch.no_grad():
+            assert attend(q, q, q).shape == q.shape

@@ -35,9 +35,10 @@ def are_wanted(arguments: tuple, options: dict[str, Any]) -> bool:
     return torch.is_grad_enabled() and _any_requires_grad(*arguments, **options)
 
 
-def recorder(name: str, overload: str) -> Callable[..., Any]:
+def recorder(name: str, overload: str, kernel: Callable) -> Callable[..., Any]:
     """Returns a function that calls this overload (default, lse or out) of an operator of attention
-    and records gradients: of a call's keys, arguments and outputs."""
+    and records gradients: of a call's keys, arguments and outputs, and of whether the dispatcher
+    would do nothing but call the kernel, which is the one of lse."""
     packet = getattr(torch.ops.flashattn, name)
     names = NAMES[name]
     defaults = tuple(DEFAULTS.get(x) for x in names)
@@ -46,12 +47,19 @@ def recorder(name: str, overload: str) -> Callable[..., Any]:
     if name in OPERATORS:
         take = itemgetter(*map(names.index, NAMES_OF_GRADIENTS[OPERATORS[name]][6:]))
 
-    def record(keys: torch._C.DispatchKeySet, arguments: tuple, outputs: dict[str, Any]) -> Any:
+    def record(
+        keys: torch._C.DispatchKeySet, arguments: tuple, outputs: dict[str, Any], is_plain: bool
+    ) -> Any:
         given = arguments + defaults[len(arguments) :]
-        _refuse(name, dict(zip(names, given)), outputs)
-        below = keys & torch._C._after_autograd_keyset
+        named = dict(zip(names, given))
+        others = *given[3:at_sinks], *given[at_sinks + 1 :]
+        if not is_plain or _any_requires_grad(*others) or _refusal(name, named, outputs):
+            _refuse(name, named, outputs)
 
         def attend() -> tuple[Tensor, Tensor]:
+            if is_plain:
+                return kernel(*arguments, **outputs)
+            below = keys & torch._C._after_autograd_keyset
             return packet.lse.redispatch(below, *arguments, **outputs)
 
         tensors = *given[:3], given[at_sinks]
@@ -78,13 +86,15 @@ def _refusal(name: str, given: dict[str, Any], outputs: dict[str, Any]) -> str |
     q, k, v = given["q"], given["k"], given["v"]
     if not (q.is_cpu or q.is_meta):
         return f"on the device {q.device}"
-    if name not in OPERATORS or any(given.get(x) is not None for x in _PAGES):
-        return "with K and V in pages"
-    if any(given.get(x) is not None for x in _SCALES):
-        return "with scales of K and V"
+    for x in _PAGES:
+        if given.get(x) is not None:
+            return "with K and V in pages"
+    for x in _SCALES:
+        if given[x] is not None:
+            return "with scales of K and V"
     if k.dtype not in _KV_TYPES or v.dtype != k.dtype:
         return f"with K in {k.dtype} and V in {v.dtype}"
-    if "out" in outputs:
+    if name not in OPERATORS or "out" in outputs:
         return "of results that are given as out and lse"
     return None
 

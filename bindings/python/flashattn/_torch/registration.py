@@ -119,19 +119,19 @@ def is_plain(keys: torch._C.DispatchKeySet) -> bool:
     return _raw_keys(keys) in _PLAIN and forward_ad._current_level < 0
 
 
-def _derived(name: str, overload: str, kernel: Callable) -> Callable:
+def _derived(name: str, overload: str, kernels: dict[str, Callable]) -> Callable:
     """Returns what runs before the kernel where torch would record derivatives. It records
     gradients, or calls the kernel itself where the dispatcher would do nothing else; otherwise it
     refuses tensors that need a derivative, and hands the call on to the dispatcher."""
     names = names_of(ARGUMENTS[name])
-    redispatch = operator_of(name + overload).redispatch
+    kernel, redispatch = kernels[overload], operator_of(name + overload).redispatch
     record = None
     if name != "combine":
-        record = gradients.recorder(name, overload.lstrip(".") or "default")
+        record = gradients.recorder(name, overload.lstrip(".") or "default", kernels[".lse"])
 
     def derive(keys: torch._C.DispatchKeySet, *arguments: Any, **outputs: Any) -> Any:
         if gradients.are_wanted(arguments, outputs) and record is not None:
-            return record(keys, arguments, outputs)
+            return record(keys, arguments, outputs, is_plain(keys))
         if is_plain(keys):
             return kernel(*arguments, **outputs)  # which refuses gradients that nothing records
         derivatives.refuse(names, arguments)
@@ -175,12 +175,12 @@ def _define(name: str) -> None:
 
 
 def _implement(name: str, run: Callable) -> None:
-    shapes = _shapes(name)
-    for overload, kernel in _kernels(run).items():
+    shapes, kernels = _shapes(name), _kernels(run)
+    for overload, kernel in kernels.items():
         operator = name + overload
         for key in ("CPU", "CUDA"):
             LIBRARY.impl(operator, kernel, key)
-        LIBRARY.impl(operator, _derived(name, overload, kernel), "Autograd", with_keyset=True)
+        LIBRARY.impl(operator, _derived(name, overload, kernels), "Autograd", with_keyset=True)
         torch.library.register_fake(f"flashattn::{operator}", shapes[overload], lib=LIBRARY)
         if name != "combine":
             for key, device_type in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
