@@ -191,8 +191,9 @@ def flash_combine(
 ) -> Any:
     """Merges partial results as flashattn.flash_combine does, for torch tensors; lse_partial and
     lse may have any strides. Where torch records operators, it records flashattn::combine."""
-    tensors = [x for x in (o_partial, lse_partial, out, lse) if x is not None]
-    if all(isinstance(x, Tensor) for x in tensors) and o_partial.dim() == 4:
+    given = [x for x in (out, lse) if x is not None]
+    are_tensors = all(isinstance(x, Tensor) for x in (o_partial, lse_partial, *given))
+    if are_tensors and o_partial.dim() == 4 and lse_partial.dim() == 3:
         return _combine_ragged(
             o_partial, lse_partial, sinks, out, lse, dtype=dtype, return_lse=return_lse
         )
