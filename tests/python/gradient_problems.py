@@ -277,8 +277,9 @@ def gradient_kernels(op: flashattn.Op) -> list[flashattn.Kernel]:
 
 
 def configs_for(g: GradientProblem) -> list[Configs]:
-    """Returns pairs of short forms of kernels here that serve the problem: of each family for both,
-    and of one family for dQ and another for dK and dV."""
+    """Returns pairs of short forms of kernels here that serve the problem: of each family for both
+    operations, which compute all gradients together, and of one for dQ and the next for the
+    others."""
     of_type = [
         [
             str(x.config)
@@ -287,5 +288,5 @@ def configs_for(g: GradientProblem) -> list[Configs]:
         ]
         for op in OPS
     ]
-    longest = max(map(len, of_type))
-    return [tuple(row[i % len(row)] for row in of_type) for i in range(longest)]
+    dq, dkv = of_type
+    return list(dict.fromkeys([*zip(dq, dkv), *zip(dq, [*dkv[1:], dkv[0]])]))

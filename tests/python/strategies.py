@@ -35,6 +35,7 @@ _LENGTHS = st.one_of(
     st.integers(0, 8), st.integers(0, 200), st.sampled_from([63, 64, 65, 127, 129])
 )
 _SHORT = st.one_of(st.integers(0, 8), st.integers(0, 70), st.sampled_from([63, 64, 65]))
+long_lengths = st.one_of(_LENGTHS, st.integers(100, 700))
 _FEW_OR_MORE = st.one_of(st.integers(0, 3), _LENGTHS)  # queries: a decoding step, or any number
 _D_HEADS = st.one_of(st.sampled_from([8, 16, 32, 64, 80, 96, 128]), st.integers(1, 136))
 _D_HEADS_OF_BLOCKS = st.sampled_from([32, 64, 96, 128, 160])
@@ -115,10 +116,12 @@ def attention_problems(
 
 
 @st.composite
-def gradient_problems(draw: st.DrawFn) -> GradientProblem:
-    """Draws any problem of gradients that is quick enough for scalar kernels."""
+def gradient_problems(
+    draw: st.DrawFn, lengths: st.SearchStrategy[int] = _SHORT
+) -> GradientProblem:
+    """Draws any problem of gradients; by default such that is quick enough for scalar kernels."""
     one_type = st.sampled_from(DTYPES).map(lambda dtype: (dtype, dtype))
-    p = draw(attention_problems(one_type, _SHORT, _SHORT))
+    p = draw(attention_problems(one_type, lengths, lengths))
     offset = st.one_of(st.just(0), st.just(0), st.integers(-8, 8), st.integers(-100, 100))
     p = replace(p, diagonal_offset=draw(offset))
     layouts = st.tuples(*[st.sampled_from(LAYOUTS)] * 4)
