@@ -32,6 +32,9 @@ demo() { # [sentences|train], argument of the demo...
     train) demo=train && shift ;;
     esac
     set_up_demo "$demo" "$@"
+    if [ "$demo" = train ] && ! "$PYTHON" -c 'import torch' 2>/dev/null; then
+        refuse "demo train needs torch: $PYTHON -m pip install torch"
+    fi
     ! has_gpu || cuda=AUTO name='library with CUDA kernels'
     PART='[3/3] '
     run_logged "$name" "$LOGS/demo.log" build_release -DFLASH_CUDA=$cuda
