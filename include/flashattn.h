@@ -690,8 +690,10 @@ typedef struct flash_quant {
 
 /** Kinds of flash_mask_t. */
 enum flash_mask_kind {
-    FLASH_MASK_ADD = 1, /**< numbers that are added to scores; -infinity hides a key */
-    FLASH_MASK_BITS = 2 /**< bits: 1 where a query sees a key */
+    FLASH_MASK_ADD = 1,   /**< numbers that are added to scores; -infinity hides a key */
+    FLASH_MASK_BITS = 2,  /**< bits: 1 where a query sees a key */
+    FLASH_MASK_BLOCKS = 3 /**< bits: 1 where the queries of a block see the keys of a block; on the
+                             CPU */
 };
 
 /** Bits of flash_mask_t.flags. */
@@ -712,6 +714,15 @@ enum flash_mask_flag {
  * FLASH_MASK_BITS has words of 32 bits, column c in word c / 32, bit c % 32 counted from the
  * lowest, and strides in words.
  *
+ * FLASH_MASK_BLOCKS has a bit for each block of block_q queries and block_k keys, [batch, n_heads,
+ * blocks of queries, words of 32 blocks of keys], of which a call takes time for the visible ones.
+ * Query i of sequence b, counted within the sequence, is in the row that begins at b * stride_batch
+ * + h * stride_head + i / block_q * stride_query, in a ragged batch of queries too: there a
+ * sequence has as many rows as the longest one needs, and stride_batch leads from sequence to
+ * sequence. Column c is in block c / block_k. The last block of queries and that of keys may be
+ * smaller. Blocks of 64 or 128 are those that pay: the library computes blocks of 32 to 256 keys
+ * and up to 256 queries at a time, and leaves out those that are hidden as a whole.
+ *
  * What is added joins the scaled score, after softcap. -infinity hides the key whatever its score
  * is, and K may be NaN there, but V must be finite where only a mask hides a key: it is multiplied
  * by 0. +infinity and NaN give NaN. A row that sees no key has O = 0 and LSE = -infinity. The
@@ -724,25 +735,27 @@ typedef struct flash_mask {
     int32_t dtype;        /**< FLASH_MASK_ADD: FLASH_DTYPE_..., fp16, bf16 or fp32; 0: the call's */
     uint32_t flags;       /**< FLASH_MASK_LAST_KEYS or 0 */
     const void *data;
-    int64_t stride_batch; /**< ignored for ragged queries */
+    int64_t stride_batch; /**< ignored for ragged queries, but with FLASH_MASK_BLOCKS */
     int64_t stride_head;
-    int64_t stride_query;
-    int64_t stride_key; /**< FLASH_MASK_BITS: 0; FLASH_MASK_ADD: 0 with several columns needs
-                           FLASH_FLAG_BROADCAST */
-    int64_t first_key;  /**< the key of column 0; 0 with FLASH_MASK_LAST_KEYS */
-    int64_t n_keys;     /**< columns, at least 1 */
+    int64_t stride_query; /**< FLASH_MASK_BLOCKS: from one block of queries to the next */
+    int64_t stride_key;   /**< FLASH_MASK_ADD: 0 with several columns needs FLASH_FLAG_BROADCAST;
+                             others: 0 */
+    int64_t first_key;    /**< the key of column 0; 0 with FLASH_MASK_LAST_KEYS */
+    int64_t n_keys;       /**< columns, at least 1 */
     /* FLASH_MASK_ADD: a factor for each query head, [n_heads], fp32, in memory of the device, as
      * in ALiBi with a mask of distances: head_scale[h] * element is added in place of the element.
      * Whatever the factor is, an element of -infinity hides its key, and one of 0 adds nothing. No
      * other element hides a key: a product below the least finite number is that number. One of
      * +infinity or NaN gives NaN, as such an element does. With a factor of 0 a mask only hides.
      * Factors are data, not looked at before the call computes, and must not overlap O or LSE.
-     * NULL with FLASH_MASK_BITS. NULL: all 1. */
+     * NULL with other kinds. NULL: all 1. */
     const float *head_scale;
+    int64_t block_q; /**< FLASH_MASK_BLOCKS: queries of a block, at least 1; others: 0 */
+    int64_t block_k; /**< FLASH_MASK_BLOCKS: keys of a block, at least 1; others: 0 */
 } flash_mask_t;
 
 #define FLASH_MASK_INIT                                                                            \
-    { FLASH_SIZEOF_(flash_mask_t), 0, 0, 0, FLASH_NULL_, 0, 0, 0, 0, 0, 0, FLASH_NULL_ }
+    { FLASH_SIZEOF_(flash_mask_t), 0, 0, 0, FLASH_NULL_, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0, 0 }
 
 /**
  * The arguments of a call that computes attention.

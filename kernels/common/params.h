@@ -48,16 +48,26 @@ typedef struct flash_mask_blocks {
     int32_t blocks;   /* of the most keys */
 } flash_mask_blocks_t;
 
+/* The queries and keys of a block of FLASH_MASK_BLOCKS. */
+typedef struct flash_mask_block {
+    int32_t queries;
+    int32_t keys;
+} flash_mask_block_t;
+
 /* This joins scaled scores: ALiBi, and a mask with a row per query and a column per key from
  * first_key on, as in flash_mask_t. All zero: nothing. */
 typedef struct flash_bias {
     const float *alibi_slopes; /* [n_heads], or [batch, n_heads]; NULL: none */
     int64_t alibi_stride_batch;
-    const void *mask;     /* NULL: none */
-    int64_t stride_batch; /* elements, or words of bits; 0 if the queries are ragged */
+    const void *mask; /* NULL: none */
+    int64_t
+        stride_batch; /* elements, or words of bits; 0 if the queries are ragged, but of blocks */
     int64_t stride_head;
-    int64_t stride_query;
-    int64_t stride_key;
+    int64_t stride_query; /* FLASH_MASK_BLOCKS: from one block of queries to the next */
+    union {
+        int64_t stride_key;
+        flash_mask_block_t block; /* FLASH_MASK_BLOCKS */
+    };
     int32_t first_key;
     int32_t n_keys;
     int32_t kind;         /* FLASH_MASK_... */

@@ -21,13 +21,17 @@ static inline flash_range_t flash_shifted_keys(const flash_params_t *p, const fl
     return keys;
 }
 
-/* Returns the row of query i of a head. Only ALiBi's distances are shifted. */
+/* Returns the row of query i of a head. Only ALiBi's distances are shifted. Rows of blocks of
+ * queries are found here too: they are another kind of mask that CUDA devices have none of. */
 static inline flash_bias_row_t flash_shifted_bias_row(const flash_params_t *p,
                                                       const flash_sequence_t *s,
                                                       int64_t batch_index, int64_t head,
                                                       int64_t i) {
     flash_bias_row_t row = flash_bias_row(&p->bias, s, batch_index, head, i);
     row.diagonal += p->diagonal_offset;
+    if (p->bias.kind == FLASH_MASK_BLOCKS)
+        row.at = batch_index * p->bias.stride_batch + head * p->bias.stride_head +
+                 i / p->bias.block.queries * p->bias.stride_query;
     return row;
 }
 

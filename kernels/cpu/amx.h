@@ -16,6 +16,7 @@
 #include "cpu/amx/load_store.h"
 #include "cpu/amx/pack.h"
 #include "cpu/amx_decode.h"
+#include "cpu/mask_blocks.h"
 
 /* ---- Infinity and NaN ---- */
 
@@ -184,7 +185,10 @@ ALWAYS_INLINE void amx_pack(const flash_config_t *config, const flash_params_t *
     const amx_scratch_t t = amx_divide_scratch(scratch, config, dims, amx_terms(config, p), 0);
     const int64_t index = task->keys.begin / t.block_keys - task->packed_block;
     const amx_block_t block = amx_block_at(&t, task->packed, index);
-    pack_block(&t, p, task, config->dtype, task->keys, &block);
+    if (cpu_nobody_sees(p, task, task->keys))
+        memset(block.bad, 0, (size_t)t.keys * sizeof *block.bad);
+    else
+        pack_block(&t, p, task, config->dtype, task->keys, &block);
 }
 
 /* Computes the rows that tiles could not. bad has one word per head where there are several,

@@ -63,6 +63,26 @@ static inline bool cpu_some_number(const flash_bias_t *bias, const flash_bias_ro
     return false;
 }
 
+/* Returns the number of the block of FLASH_MASK_BLOCKS that a column is in. */
+static inline int32_t cpu_block_of(const flash_bias_t *bias, int64_t column) {
+    return (int32_t)column / bias->block.keys;
+}
+
+/* Says whether the row sees a block of FLASH_MASK_BLOCKS. */
+static inline bool cpu_block_shows(const flash_bias_t *bias, const flash_bias_row_t *row,
+                                   int32_t block) {
+    return cpu_mask_word(bias, row->at + block / 32) >> block % 32 & 1;
+}
+
+/* Says whether the mask leaves any of the row's columns begin ... end - 1 visible, which it has. */
+static inline bool cpu_some_column(const flash_bias_t *bias, const flash_bias_row_t *row,
+                                   int32_t begin, int32_t end) {
+    if (bias->kind == FLASH_MASK_BLOCKS)
+        return cpu_some_bit(bias, row, cpu_block_of(bias, begin), cpu_block_of(bias, end - 1) + 1);
+    return bias->kind == FLASH_MASK_BITS ? cpu_some_bit(bias, row, begin, end)
+                                         : cpu_some_number(bias, row, begin, end);
+}
+
 /* Says whether the mask leaves any of the keys visible to the row. There is a mask. */
 static inline bool cpu_mask_shows(const flash_bias_t *bias, const flash_bias_row_t *row,
                                   flash_range_t keys) {
@@ -72,8 +92,7 @@ static inline bool cpu_mask_shows(const flash_bias_t *bias, const flash_bias_row
         return false;
     if (begin < 0 || end > bias->n_keys)
         return true;
-    return bias->kind == FLASH_MASK_BITS ? cpu_some_bit(bias, row, (int32_t)begin, (int32_t)end)
-                                         : cpu_some_number(bias, row, (int32_t)begin, (int32_t)end);
+    return cpu_some_column(bias, row, (int32_t)begin, (int32_t)end);
 }
 
 /* ---- One score ---- */
@@ -85,6 +104,9 @@ static inline float cpu_biased_score(const flash_bias_t *bias, const flash_bias_
         score += flash_bias_alibi(row, key);
     if (!flash_bias_covers(bias, row, key))
         return score;
+    if (bias->kind == FLASH_MASK_BLOCKS)
+        return cpu_block_shows(bias, row, cpu_block_of(bias, key - row->first_key)) ? score
+                                                                                    : -INFINITY;
     const int64_t at = flash_bias_at(bias, row, key);
     if (bias->kind == FLASH_MASK_BITS)
         return flash_bias_shows(cpu_mask_word(bias, at), row, key) ? score : -INFINITY;

@@ -52,6 +52,7 @@
 #ifndef FLASH_KERNELS_CPU_TILED_H
 #define FLASH_KERNELS_CPU_TILED_H
 
+#include "cpu/mask_blocks.h"
 #include "cpu/tiled/accumulate.h"
 #include "cpu/tiled/few_rows.h"
 #include "cpu/tiled/load_store.h"
@@ -206,6 +207,8 @@ static inline void tiled_pack(const flash_config_t *config, const flash_params_t
                               const cpu_task_t *task, void *scratch) {
     const head_dims_t dims = head_dims_of(p);
     tile_scratch_t t = divide_scratch(scratch, config->B_r, config->B_c, dims, 0, 1);
+    if (cpu_nobody_sees(p, task, task->keys))
+        return;
     use_packed_block(&t, task->packed, task->keys.begin / config->B_c - task->packed_block);
     pack_keys(&t, p, task, config->dtype, task->keys);
 }

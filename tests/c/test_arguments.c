@@ -254,7 +254,7 @@ typedef struct refusal {
 /* Slopes and masks are refused for these: as SHAPE_REFUSALS, and as DATA_REFUSALS. */
 #define BIAS_SHAPE_REFUSALS(X)                                                                     \
     X(mask_without_size, mask_of(args)->struct_size = 0, INVALID, "struct_size is 0")              \
-    X(mask_of_no_kind, mask_of(args)->kind = 3, INVALID, "mask.kind is 3: no such kind")           \
+    X(mask_of_no_kind, mask_of(args)->kind = 4, INVALID, "mask.kind is 4: no such kind")           \
     X(mask_kind_forgotten, mask_of(args)->kind = 0, INVALID, "mask.kind is 0")                     \
     X(mask_flags_unknown, mask_of(args)->flags = 2, INVALID, "mask.flags is 0x2")                  \
     X(mask_dtype_unknown, mask_of(args)->dtype = 9, INVALID, "mask.dtype is 9")                    \

@@ -126,6 +126,10 @@ static void take_bias(input_t *in, flash_mask_t *mask, flash_forward_args_t *a) 
     mask->stride_key = given & 16 ? (int8_t)take_byte(in) % 4 : 0;
     mask->first_key = given & 32 ? (int8_t)take_byte(in) : 0;
     mask->n_keys = take_number(in, 80);
+    if (mask->kind == FLASH_MASK_BLOCKS || take_byte(in) == 255) {
+        mask->block_q = take_number(in, 20);
+        mask->block_k = take_number(in, 40);
+    }
     mask->head_scale = given & 64 ? &some : NULL;
     a->mask = mask;
 }

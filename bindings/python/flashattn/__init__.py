@@ -27,6 +27,7 @@ from ._attention import (
     select_config,
 )
 from ._backward import Gradients, flash_attn_backward, measure_backward
+from ._block_mask import BlockMask
 from .config import (
     Arch,
     Config,
@@ -70,6 +71,7 @@ def __getattr__(name: str) -> str:
 
 __all__ = [
     "Arch",
+    "BlockMask",
     "Config",
     "DType",
     "Device",

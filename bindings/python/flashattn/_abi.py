@@ -84,6 +84,7 @@ FLASH_FEATURE_BIAS = 32
 
 FLASH_MASK_ADD = 1
 FLASH_MASK_BITS = 2
+FLASH_MASK_BLOCKS = 3
 FLASH_MASK_LAST_KEYS = 1
 
 FLASH_ROTARY_INTERLEAVED = 1
@@ -232,6 +233,8 @@ class flash_mask_t(_SizedStructure):
         ("first_key", c_int64),
         ("n_keys", c_int64),
         ("head_scale", c_void_p),
+        ("block_q", c_int64),
+        ("block_k", c_int64),
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _abi, _numbers, _tensor
+from ._block_mask import BlockMask
 from ._stream import is_torch
 from ._tensor import View
 
@@ -25,6 +26,7 @@ class Sizes(NamedTuple):
     queries: int  # of each sequence; with ragged queries all of them
     keys: int | None  # of each sequence; None: they differ
     ragged: bool  # queries
+    longest: int = 0  # a bound on the queries of each sequence
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -80,6 +82,9 @@ class Mask:
         if attn_mask is not None and mask_bits is not None:
             raise ValueError("attn_mask and mask_bits are given: a call has one mask")
         self._sizes, self._keys = sizes, _numbers.bound("mask_keys", mask_keys)
+        if isinstance(attn_mask, BlockMask):
+            self._set_blocks(attn_mask, head_scale, stream)
+            return
         name = "attn_mask" if mask_bits is None else "mask_bits"
         self.view = _tensor.view(attn_mask if mask_bits is None else mask_bits, name, stream)
         if mask_bits is not None:
@@ -140,6 +145,46 @@ class Mask:
         self._fill("attn_mask", _abi.FLASH_MASK_ADD, self._columns(self.view.shape))
         self.struct.dtype = _tensor.DTYPES[self.view.dtype]
         self.struct.stride_key = self.view.strides[-1]
+
+    def _set_blocks(self, mask: BlockMask, head_scale: Any, stream: int) -> None:
+        if head_scale is not None:
+            raise ValueError("mask_head_scale is given, and attn_mask has blocks of bits")
+        self.view = _tensor.view(mask.blocks, "attn_mask.blocks", stream)
+        n_keys = self._keys if self._keys is not None else self._sizes.keys
+        n_keys = self.view.shape[-1] * mask.block_k if n_keys is None else n_keys
+        self._check_blocks(mask, n_keys)
+        shape = self.view.shape
+        self.view = _tensor.view(_packed(mask.blocks, shape[-1]), "attn_mask.blocks", stream)
+        missing = (0,) * (4 - len(shape))
+        steps = [0 if n == 1 else step for n, step in zip(shape[:-1], self.view.strides)]
+        strides = (*missing, *steps)
+        self.struct = _abi.flash_mask_t(
+            kind=_abi.FLASH_MASK_BLOCKS,
+            flags=_abi.FLASH_MASK_LAST_KEYS if self._keys is not None else 0,
+            data=self.view.data,
+            stride_batch=strides[0],
+            stride_head=strides[1],
+            stride_query=strides[2],
+            n_keys=n_keys,
+            block_q=mask.block_q,
+            block_k=mask.block_k,
+        )
+        self.arrays = {"attn_mask": self.view}
+
+    def _check_blocks(self, mask: BlockMask, n_keys: int) -> None:
+        """Raises ValueError unless the view is of bool and has the blocks of the call's queries,
+        or more, and those of n_keys keys."""
+        shape, sizes = self.view.shape, self._sizes
+        self._check_type("attn_mask.blocks", "bool")
+        if not 2 <= len(shape) <= 4:
+            raise ValueError(f"attn_mask.blocks has shape {shape}: not 2 to 4 axes")
+        of_queries, of_keys = -(-sizes.longest // mask.block_q), -(-n_keys // mask.block_k)
+        rows = (sizes.batch, sizes.n_heads, max(of_queries, shape[-2]))[4 - len(shape) :]
+        if any(n not in (1, most) for n, most in zip(shape, rows)) or shape[-1] != of_keys:
+            raise ValueError(
+                f"attn_mask.blocks has shape {shape}: {sizes.longest} queries are {of_queries} "
+                f"blocks of {mask.block_q}, and {n_keys} keys {of_keys} of {mask.block_k}"
+            )
 
     def _set_factors(self, head_scale: Any, stream: int) -> None:
         if self.struct.kind == _abi.FLASH_MASK_BITS:

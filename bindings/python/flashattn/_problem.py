@@ -243,6 +243,7 @@ class Problem:
             queries=self.q.shape[-3],
             keys=None if keys_differ else self.k.shape[1],
             ragged=self.ragged_q,
+            longest=self.args.seqlen_q,
         )
 
     def _table(self, array: Any, name: str, page_indptr: Any) -> View | None:

@@ -51,6 +51,19 @@ static inline uint32_t shown_columns(const flash_bias_t *bias, const flash_bias_
     return bits | ~of_mask;
 }
 
+/* Does the same where the mask has blocks. */
+static inline uint32_t shown_blocks(const flash_bias_t *bias, const flash_bias_row_t *row,
+                                    const mask_columns_t *columns) {
+    uint32_t shown = UINT32_MAX;
+    for (int64_t i = columns->begin, end; i < columns->end; i = end) {
+        const int32_t block = cpu_block_of(bias, columns->column + i);
+        end = min64(columns->end, (block + 1) * (int64_t)bias->block.keys - columns->column);
+        if (!cpu_block_shows(bias, row, block))
+            shown &= ~((1u << end) - (1u << i));
+    }
+    return shown;
+}
+
 /* Returns the numbers of columns that the mask has, and zeros for the others. */
 static inline vec_t numbers_of_columns(const flash_bias_t *bias, const flash_bias_row_t *row,
                                        const mask_columns_t *columns) {
@@ -78,9 +91,11 @@ static inline vec_t mask_of_keys(const flash_bias_t *bias, const flash_bias_row_
     const mask_columns_t columns = columns_of_keys(bias, row, key);
     if (columns.begin >= columns.end)
         return vec_zero();
-    if (bias->kind == FLASH_MASK_BITS)
-        return _mm512_mask_mov_ps(vec_set1(-INFINITY),
-                                  (__mmask16)shown_columns(bias, row, &columns), vec_zero());
+    if (bias->kind != FLASH_MASK_ADD) {
+        const uint32_t shown = bias->kind == FLASH_MASK_BITS ? shown_columns(bias, row, &columns)
+                                                             : shown_blocks(bias, row, &columns);
+        return _mm512_mask_mov_ps(vec_set1(-INFINITY), (__mmask16)shown, vec_zero());
+    }
     const vec_t numbers = numbers_of_columns(bias, row, &columns);
     return row->factor == 1 ? numbers : scaled_numbers(numbers, row->factor);
 }

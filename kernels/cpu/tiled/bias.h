@@ -120,6 +120,18 @@ static inline void hide_by_bits(const flash_bias_t *bias, const flash_bias_row_t
     }
 }
 
+/* Hides keys whose block the row does not see. */
+static inline void hide_by_blocks(const flash_bias_t *bias, const flash_bias_row_t *row,
+                                  const key_scores_t *scores) {
+    const int64_t column = (int64_t)scores->key - row->first_key, size = bias->block.keys;
+    for (int64_t i = 0, end; i < scores->n; i = end) {
+        const int32_t block = cpu_block_of(bias, column + i);
+        end = min64(scores->n, (block + 1) * size - column);
+        for (int64_t j = i; j < end && !cpu_block_shows(bias, row, block); j++)
+            scores->s[j] = -INFINITY;
+    }
+}
+
 /* Adds what joins the row's scores, which are scaled and capped. */
 NEVER_INLINE void add_bias(const flash_bias_t *bias, const flash_bias_row_t *row,
                            const key_scores_t *scores) {
@@ -130,7 +142,9 @@ NEVER_INLINE void add_bias(const flash_bias_t *bias, const flash_bias_row_t *row
     const key_scores_t covered = covered_scores(bias, row, scores);
     if (covered.n == 0)
         return;
-    if (bias->kind == FLASH_MASK_BITS)
+    if (bias->kind == FLASH_MASK_BLOCKS)
+        hide_by_blocks(bias, row, &covered);
+    else if (bias->kind == FLASH_MASK_BITS)
         hide_by_bits(bias, row, &covered);
     else
         add_numbers(bias, row, &covered);

@@ -73,6 +73,7 @@ pub const FLASH_FLAG_BROADCAST: u32 = 8;
 pub const FLASH_FLAG_PAGE_HOLES: u32 = 16;
 pub const FLASH_MASK_ADD: i32 = 1;
 pub const FLASH_MASK_BITS: i32 = 2;
+pub const FLASH_MASK_BLOCKS: i32 = 3;
 pub const FLASH_MASK_LAST_KEYS: u32 = 1;
 pub const FLASH_BACKWARD_ADD_DQ: i32 = 1;
 pub const FLASH_BACKWARD_ADD_DK: i32 = 2;
@@ -239,6 +240,8 @@ pub struct flash_mask_t {
     pub first_key: i64,
     pub n_keys: i64,
     pub head_scale: *const f32,
+    pub block_q: i64,
+    pub block_k: i64,
 }
 impl flash_mask_t {
     pub const INIT: Self = Self { struct_size: size_of::<Self>() as u32, ..unsafe { core::mem::zeroed() } };
@@ -534,7 +537,7 @@ const _: () = {
     assert!(offset_of!(flash_quant_t, v_scale_stride_batch) == 40);
     assert!(offset_of!(flash_quant_t, v_scale_stride_head) == 48);
     assert!(offset_of!(flash_quant_t, reserved) == 56);
-    assert!(size_of::<flash_mask_t>() == 80);
+    assert!(size_of::<flash_mask_t>() == 96);
     assert!(offset_of!(flash_mask_t, struct_size) == 0);
     assert!(offset_of!(flash_mask_t, kind) == 4);
     assert!(offset_of!(flash_mask_t, dtype) == 8);
@@ -547,6 +550,8 @@ const _: () = {
     assert!(offset_of!(flash_mask_t, first_key) == 56);
     assert!(offset_of!(flash_mask_t, n_keys) == 64);
     assert!(offset_of!(flash_mask_t, head_scale) == 72);
+    assert!(offset_of!(flash_mask_t, block_q) == 80);
+    assert!(offset_of!(flash_mask_t, block_k) == 88);
     assert!(size_of::<flash_forward_args_t>() == 592);
     assert!(offset_of!(flash_forward_args_t, struct_size) == 0);
     assert!(offset_of!(flash_forward_args_t, device) == 4);
