@@ -136,14 +136,17 @@ static void take_bias(input_t *in, flash_mask_t *mask, flash_forward_args_t *a) 
 
 /* Returns how many bytes slopes may take that small() lets through, and masks. */
 static int64_t bytes_of_slopes(const flash_forward_args_t *a) {
-    return (a->batch * a->alibi_stride_batch + a->n_heads) * (int64_t)sizeof(float);
+    const int64_t bytes = (a->batch * a->alibi_stride_batch + a->n_heads) * (int64_t)sizeof(float);
+    return bytes > 0 ? bytes : 0;
 }
 
+/* Negative strides are refused before the mask is read. */
 static int64_t bytes_of_mask(const flash_forward_args_t *a, int64_t queries) {
     const flash_mask_t *m = a->mask;
-    return (a->batch * m->stride_batch + a->n_heads * m->stride_head + queries * m->stride_query +
-            m->n_keys * (m->stride_key + 1)) *
-           (int64_t)sizeof(float);
+    const int64_t bytes = (a->batch * m->stride_batch + a->n_heads * m->stride_head +
+                           queries * m->stride_query + m->n_keys * (m->stride_key + 1)) *
+                          (int64_t)sizeof(float);
+    return bytes > 0 ? bytes : 0;
 }
 
 /* ---- Chunks and padding ---- */
