@@ -356,8 +356,8 @@ step_aarch64() {
     configure aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_BUILD_TYPE=Release \
         -DCMAKE_CROSSCOMPILING_EMULATOR='qemu-aarch64;-L;/usr/aarch64-linux-gnu'
-    compile aarch64 flashattn smoke kernels print_layout previous_client
-    run_ctest aarch64 -R '^(smoke|kernels|kernels_latent|layout|previous_client)$'
+    compile aarch64 flashattn smoke kernels gradient_kernels print_layout previous_client
+    run_ctest aarch64 -R '^(smoke|kernels|kernels_latent|gradient_kernels|layout|previous_client)$'
 }
 
 # Installs what an engine's tests need into an environment of its own: what NAME.txt lists, and

@@ -136,7 +136,8 @@ enum {
 
 /* ---- Gradients ------------------------------------------------------------------------------ */
 enum {
-    /* Blocks of B_r rows of a task of dQ at most: a block of keys is packed once for them. */
+    /* Maximum blocks of B_r rows of a task of dQ, for which a block of keys is packed once.
+     * Estimated: packing is less than a tenth of the products then. */
     GRADIENT_TASK_BLOCKS = 4,
     /* Maximum MiB of scratch of a worker with joint tasks. Not measured: a process should not double
      * its memory. 32768 rows of 128 columns have 94. */
