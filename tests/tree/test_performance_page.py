@@ -59,6 +59,11 @@ def ratios_of_chunks(few: bool) -> list[float]:
     return [1 / ratio for ratio in of_times([row[3] for row in chosen])]
 
 
+def ratios_of_gradients() -> list[float]:
+    table = [row for row in rows("Gradients on a CPU") if row[0] in ("FP32", "BF16")]
+    return [float(r) for row in table for cell in row for r in re.findall(r"\((.*)\)", cell)]
+
+
 @pytest.mark.parametrize(
     "name, ratios",
     [
@@ -70,6 +75,7 @@ def ratios_of_chunks(few: bool) -> list[float]:
         ("FlashAttention-3", ratios_of_e4m3()),
         ("FlashAttention-3", ratios_of_chunks(few=False)),
         ("up to 128 queries", ratios_of_chunks(few=True)),
+        ("torch's gradients", ratios_of_gradients()),
     ],
 )
 def test_a_range_is_that_of_its_table(name: str, ratios: list[float]) -> None:
