@@ -139,8 +139,8 @@ enum {
     /* Maximum blocks of B_r rows of a task of dQ, for which a block of keys is packed once.
      * Estimated: packing is less than a tenth of the products then. */
     GRADIENT_TASK_BLOCKS = 4,
-    /* Maximum MiB of scratch of a worker with joint tasks. Not measured: a process should not double
-     * its memory. 32768 rows of 128 columns have 94. */
+    /* Maximum MiB of scratch of a worker with joint tasks. Not measured: a process should not
+     * double its memory. 32768 rows of 128 columns have 94. */
     GRADIENT_JOINT_MAX_MIB = 128,
     /* Products of a joint task, and of one of dQ and one of dK and dV together. */
     GRADIENT_JOINT_PRODUCTS = 5,
