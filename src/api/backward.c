@@ -2,6 +2,7 @@
  * This file has the exported calls of gradients. A call runs a row of the table for dQ and one for
  * dK and dV, after it has computed what both need.
  */
+#include "cpu/backward.h"
 #include "api/device.h"
 #include "api/resolve.h"
 #include "arguments/backward_arguments.h"
@@ -10,7 +11,6 @@
 #include "core/call_scope.h"
 #include "core/int64.h"
 #include "core/status.h"
-#include "cpu/backward.h"
 #include "cpu/backward_begin.h"
 #include "cpu/operation.h"
 #include "flashattn.h"
