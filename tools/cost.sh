@@ -32,8 +32,8 @@ report_times() { # file of times
         { time = $1 + $2; name = $3; sub(/.*\//, "", name) }
         name == "yardstick.o" { yardstick = time; next }
         { family = "the rest" }
-        match(name, /^flash_[a-z]+_[a-z0-9]+[_.]/) {
-            split(name, part, /[_.]/); family = "kernels of " toupper(part[3]) }
+        sub(/^flash_(fwd|bwd_dq|bwd_dkv|bwd)_/, "kernels ", name) {
+            split(name, part, /[ _.]/); family = "kernels of " toupper(part[2]) }
         name ~ /[.]cu[.]o$/ {
             family = "the other CUDA files"
             if (match(name, /^sm[0-9]+[a-z]*_/))
