@@ -59,9 +59,8 @@ typedef struct flash_mask_block {
 typedef struct flash_bias {
     const float *alibi_slopes; /* [n_heads], or [batch, n_heads]; NULL: none */
     int64_t alibi_stride_batch;
-    const void *mask; /* NULL: none */
-    int64_t
-        stride_batch; /* elements, or words of bits; 0 if the queries are ragged, but of blocks */
+    const void *mask;     /* NULL: none */
+    int64_t stride_batch; /* elements, or words of bits; 0 if queries are ragged, but of blocks */
     int64_t stride_head;
     int64_t stride_query; /* FLASH_MASK_BLOCKS: from one block of queries to the next */
     union {
