@@ -4,6 +4,7 @@
 #include "core/int64.h"
 #include "core/status.h"
 #include "cpu/items.h"
+#include "cpu/lengths.h"
 #include "kernels/cpu/backward_kernel.h"
 
 enum { SHARE_MIN_PAIRS = 1 << 12 }; /* pairs of a query and a key from which threads pay */
@@ -13,7 +14,7 @@ typedef struct launch {
     const flash_config_t *config;
     cpu_backward_kernel_t kernel;
     const problem_t *problem;
-    int64_t n_blocks; /* tasks of a K/V head of a sequence, at most */
+    int64_t n_blocks; /* tasks of a K/V head of the longest sequence */
     char *scratch;
     uint64_t scratch_size; /* bytes per worker */
 } launch_t;
@@ -24,23 +25,26 @@ static int64_t rows_of_head(const flash_params_t *p) {
     return (int64_t)p->seqlen_q * p->group;
 }
 
-static int64_t blocks_of(backward_tasks_t tasks, const flash_config_t *config,
-                         const flash_params_t *p) {
+/* Returns the tasks of a K/V head of a sequence with these lengths. */
+static int64_t blocks_of(backward_tasks_t tasks, const flash_config_t *config, int32_t group,
+                         cpu_longest_t lengths) {
     if (tasks == BACKWARD_TASKS_OF_HEADS)
         return 1;
     return tasks == BACKWARD_TASKS_OF_ROWS
-               ? divide_up(rows_of_head(p), cpu_backward_task_rows(config))
-               : divide_up(p->seqlen_k, config->B_c);
+               ? divide_up(lengths.queries * group, cpu_backward_task_rows(config))
+               : divide_up(lengths.keys, config->B_c);
 }
 
 int64_t backward_heads(const flash_params_t *p) {
     return (int64_t)p->batch * p->n_heads_kv;
 }
 
-/* Returns the tasks of a launch. Sizes that no memory has may overflow 64 bits. */
+/* Returns the tasks of a launch at most. Sizes that no memory has may overflow 64 bits. */
 static uint64_t count_tasks(backward_tasks_t tasks, const flash_config_t *config,
                             const flash_params_t *p) {
-    return saturating_multiply((uint64_t)backward_heads(p), (uint64_t)blocks_of(tasks, config, p));
+    const cpu_longest_t most = {p->seqlen_q, p->seqlen_k};
+    return saturating_multiply((uint64_t)backward_heads(p),
+                               (uint64_t)blocks_of(tasks, config, p->group, most));
 }
 
 /* Returns a task with all rows and keys of a head, which the caller narrows. */
@@ -128,7 +132,8 @@ flash_status_t backward_run(backward_tasks_t tasks, const flash_kernel_t *kernel
     launch_t launch = {.config = &kernel->config,
                        .kernel = (cpu_backward_kernel_t)kernel->function,
                        .problem = problem,
-                       .n_blocks = blocks_of(tasks, &kernel->config, p),
+                       .n_blocks =
+                           blocks_of(tasks, &kernel->config, p->group, cpu_lengths_longest(p)),
                        .scratch = scratch,
                        .scratch_size = backward_scratch_size(tasks, &kernel->config, p)};
     const cpu_items_t items = {

@@ -141,3 +141,15 @@ void cpu_lengths_copy(flash_params_t *p, const cpu_totals_t *totals, void *memor
     p->seqused_k = copy_seqused_k(p, &caller, totals, &rest);
     p->leftpad_k = copy_leftpad_k(p, &rest);
 }
+
+/* ---- The longest sequence ---- */
+
+cpu_longest_t cpu_lengths_longest(const flash_params_t *p) {
+    cpu_longest_t longest = {0, 0};
+    for (int32_t b = 0; b < p->batch; b++) {
+        const flash_sequence_t s = flash_sequence(p, b);
+        longest.queries = max64(longest.queries, s.len_q);
+        longest.keys = max64(longest.keys, s.len_k);
+    }
+    return longest;
+}

@@ -27,4 +27,14 @@ uint64_t cpu_lengths_size(const flash_params_t *params);
  */
 void cpu_lengths_copy(flash_params_t *params, const cpu_totals_t *totals, void *memory);
 
+/* The most queries and keys that a sequence of a batch uses. */
+typedef struct cpu_longest {
+    int64_t queries;
+    int64_t keys;
+} cpu_longest_t;
+
+/* Finds them, by lengths that are already copied. The caller's seqlen_q and seqlen_k are only
+ * bounds of them, which may be far too large. */
+cpu_longest_t cpu_lengths_longest(const flash_params_t *params);
+
 #endif

@@ -4,6 +4,7 @@ workspace."""
 from __future__ import annotations
 
 import ctypes
+import time
 from dataclasses import replace
 
 import flashattn
@@ -238,6 +239,25 @@ def test_the_workspace_of_a_ragged_batch_follows_its_tokens() -> None:
     run.args.total_q = RAGGED.cu_seqlens_q[-1] - 1
     with pytest.raises(ValueError, match="total_q is 13, and cu_seqlens_q ends with 14 tokens"):
         run.launch()
+
+
+@pytest.mark.parametrize("wanted", [*((name,) for name in NAMES), NAMES], ids="-".join)
+def test_a_bound_of_the_lengths_may_be_far_too_large(wanted: tuple[str, ...]) -> None:
+    """A program that does not know its longest sequence gives the most there can be. Neither the
+    memory of a call nor what it does grows with that: 2^31 queries and keys of each sequence would
+    take longer than a test may."""
+    p = replace(RAGGED, n_heads=16, n_heads_kv=16, sinks=(1.0,) * 16)
+    g = GradientProblem(p, has_d_lse=True, wanted=wanted)
+    exact, loose = make(g), make(g)
+    loose.forward.seqlen_q = loose.forward.seqlen_k = 2**31 - 1
+    for run in (exact, loose):
+        run.args.total_q, run.args.total_k = p.cu_seqlens_q[-1], p.cu_seqlens_k[-1]
+    least, _ = loose.sizes()
+    assert least < 2**20
+    loose.set_workspace(least)
+    begin = time.monotonic()
+    assert _bits(loose.launch()) == _bits(exact.launch())
+    assert time.monotonic() - begin < 3
 
 
 def test_a_larger_workspace_is_asked_for_without_data() -> None:
