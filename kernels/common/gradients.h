@@ -27,7 +27,7 @@ typedef struct flash_gradients {
     flash_gradient_t dk;
     flash_gradient_t dv;
     float *d_sinks; /* [n_heads] or NULL */
-    /* What all kernels of the call need of each row of Q, [n_heads, n_rows] in the workspace: D,
+    /* All kernels of the call need these of each row of Q, [n_heads, n_rows] in the workspace: D,
      * and the logarithm of its sum with the sink. Of a row that sees no key the latter is infinite,
      * so that exp(s - log_sum) is 0. */
     float *row_d;

@@ -17,7 +17,7 @@
  * What a block gives is one addition (tiled/multiply.h). */
 enum { GRADIENT_PART_BLOCKS = 32 };
 
-/* What a task has. */
+/* The extent of a task says how many rows and keys it may have. */
 typedef struct gradient_extent {
     int64_t dq_rows; /* rows whose dQ it sums up; 0: none */
     int64_t rows;    /* packed rows of a sequence at most */
@@ -73,7 +73,7 @@ typedef struct gradient_parts {
     int64_t c_pad;
 } gradient_parts_t;
 
-/* What is taken of memory. */
+/* Parts are taken of this memory, one behind the other. */
 typedef struct gradient_memory {
     uintptr_t begin;
     uint64_t size;

@@ -12,7 +12,7 @@
 
 enum { CHUNK = 8 };
 
-/* Where a sink is e^64 times a row's sum or more, dLSE counts less in the row, so that D is finite
+/* dLSE counts less in a row whose sink is e^64 times its sum or more, so that D is finite
  * (docs/numerics.md). */
 enum { SINK_MOST = 64 };
 

@@ -25,7 +25,8 @@ typedef struct backward {
     resolved_t dkv;
 } backward_t;
 
-/* What a call wants. Where memory is not there yet, no gradient has data, and each counts. */
+/* A call wants some of the gradients. Before memory is there no gradient has data, and each counts.
+ */
 typedef struct wants {
     bool dq;
     bool dkv;

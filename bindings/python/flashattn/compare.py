@@ -19,8 +19,8 @@ _LSE_ERROR = 1e-5
 _SCORES_WITHIN = 32.0
 # float32 scores beyond that range lose this part of themselves, and O with them.
 _SCORE_ERROR = 1.6e-7
-# Of gradients: relative errors, and the part of the magnitudes of a sum's terms that rounding them
-# to float32 costs, however small the sum is.
+# Gradients may have these relative errors, and lose this part of the magnitudes of a sum's terms,
+# which rounding them to float32 costs, however small the sum is.
 GRADIENT_ERROR = {"bfloat16": 5e-3, "float16": 7e-4, "float32": 2e-5}
 _CANCELLATION = 2.0**-20
 

@@ -22,7 +22,7 @@ from .timing import SELECTED, Timing
 
 Call = Callable[[], None]
 
-# Of the forward pass's two products, S and O, there are five here: S, dP, dQ, dK and dV.
+# There are five products, S, dP, dQ, dK and dV, where the forward pass has two, S and O.
 _OPERATIONS = 2.5
 _TORCH = "torch (SDPA, {})"
 

@@ -12,7 +12,7 @@ from .._backward import flash_attn_backward
 from ..compare import Deviation, compare_gradient
 from ..config import Kernel, Op
 
-# What a kernel of an operation computes, and the keyword that names it.
+# Each operation has a keyword that names its kernel, and gradients that the kernel computes.
 OPERATIONS = {
     Op.BACKWARD_DQ: ("dq_config", ("dq",)),
     Op.BACKWARD_DKV: ("dkv_config", ("dk", "dv")),
