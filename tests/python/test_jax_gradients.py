@@ -3,6 +3,7 @@ jax.checkpoint, of divided arrays and in jax.shard_map; what has none is refused
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -120,6 +121,22 @@ def test_tokens_behind_the_last_sequence_have_gradients_of_zero() -> None:
         for name in "kv":
             assert not found[name][-3:].any()
             assert np.array_equal(found[name][:-3], wanted[name])
+
+
+def test_the_workspace_follows_the_tokens_of_a_ragged_batch() -> None:
+    """The longest sequence that there may be is all tokens, which do not count for each sequence."""
+
+    def workspace_bytes(n_sequences: int) -> int:
+        q = jnp.ones((4096, 16, 8))
+        cu = jnp.linspace(0, 4096, n_sequences + 1).astype(jnp.int32)
+        lengths = {"cu_seqlens_q": cu, "cu_seqlens_k": cu}
+        lengths |= {"max_seqlen_q": 4096, "max_seqlen_k": 4096}
+        gradient = jax.grad(lambda q: flash_attention(q, q[:, :1], q[:, :1], **lengths).sum())
+        text = jax.jit(gradient).lower(q).as_text()
+        return max(int(n) for n in re.findall(r"tensor<(\d+)xui8>", text))
+
+    of_rows = 8 * 16 * 4096
+    assert workspace_bytes(1025) - workspace_bytes(1024) < of_rows // 8
 
 
 def test_v_may_be_the_first_columns_of_k() -> None:

@@ -198,6 +198,8 @@ def _lower(ctx: Any, *operands: Any, call: Call, device: int) -> Any:
     args = _abi.flash_backward_args_t(forward=ctypes.addressof(problem.args))
     if len(ctx.avals_out) > 3:
         args.d_sinks = problem.args.sinks
+    if problem.ragged_q:
+        args.total_q = ctx.avals_in[0].shape[0]  # max_seqlen_q may be a loose bound
     best = ctypes.c_uint64()
     check(library().flash_backward_workspace_size(args, None, best))
     workspace = ShapedArray((best.value,), np.dtype(np.uint8))
