@@ -124,7 +124,7 @@ def test_tokens_behind_the_last_sequence_have_gradients_of_zero() -> None:
 
 
 def test_the_workspace_follows_the_tokens_of_a_ragged_batch() -> None:
-    """The longest sequence that there may be is all tokens, which do not count for each sequence."""
+    """The longest sequence that there may be is all tokens: they count once, not for each one."""
 
     def workspace_bytes(n_sequences: int) -> int:
         q = jnp.ones((4096, 16, 8))
