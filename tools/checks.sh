@@ -312,7 +312,8 @@ step_thread() {
     ! runs avx512_bf16 || families+=,AMX
     ! setarch -R true 2>/dev/null || fixed_layout=(setarch -R)
     configure_sanitized thread gcc thread -DFLASH_KERNELS="ship arch=$families"
-    compile thread kernels test_append test_backward test_threads test_executor test_countdown
+    compile thread kernels gradient_kernels test_append test_backward test_threads test_executor \
+        test_countdown
     TSAN_OPTIONS=halt_on_error=1 "${fixed_layout[@]}" "${CTEST[@]}" --test-dir build/thread -L thread
 }
 
