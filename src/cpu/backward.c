@@ -55,8 +55,8 @@ static bool joint_tasks_pay(const flash_params_t *p, int32_t n_workers) {
            (double)GRADIENT_PRODUCTS * (double)heads;
 }
 
-/* What is asked for never falls while a size grows: a workspace for long sequences lets short ones
- * gain, too. */
+/* The size never falls while lengths or the batch grow: a workspace for long sequences lets short
+ * ones gain, too. */
 flash_status_t cpu_backward_joint_workspace(const flash_kernel_t *dq, const flash_kernel_t *dkv,
                                             const problem_t *problem, uint64_t *size) {
     const uint64_t scratch =

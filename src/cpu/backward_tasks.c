@@ -64,7 +64,7 @@ static void run_task(const launch_t *launch, const cpu_task_t *task, int32_t wor
                    launch->scratch + (uint64_t)worker * launch->scratch_size);
 }
 
-/* In causal order the last rows see most keys, and come first. */
+/* The last rows come first: they see most keys in causal order. */
 static void work_on_rows(void *context, int64_t item, int32_t worker) {
     const launch_t *launch = context;
     cpu_task_t task = task_of_head(&launch->problem->params, item / launch->n_blocks);
@@ -76,7 +76,7 @@ static void work_on_rows(void *context, int64_t item, int32_t worker) {
         run_task(launch, &task, worker);
 }
 
-/* In causal order the first keys are seen by most rows, and come first. */
+/* The first keys come first: most rows see them in causal order. */
 static void work_on_keys(void *context, int64_t item, int32_t worker) {
     const launch_t *launch = context;
     cpu_task_t task = task_of_head(&launch->problem->params, item / launch->n_blocks);

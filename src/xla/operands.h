@@ -44,7 +44,7 @@ typedef struct operands {
 flash_status_t operands_take(const XLA_FFI_Args *args, const XLA_FFI_Rets *rets, int64_t present,
                              operands_t *operands);
 
-/* What a backward call has besides. */
+/* A backward call has these buffers besides. */
 typedef struct gradients {
     const XLA_FFI_Buffer *d_o;
     const XLA_FFI_Buffer *d_lse; /* NULL: LSE has no gradient */

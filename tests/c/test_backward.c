@@ -242,7 +242,7 @@ static void sizes_for(sizes_t s, uint64_t *least, uint64_t *best) {
     gradients_destroy(&g);
 }
 
-/* With more K/V heads a head has fewer rows, and a worker less scratch. */
+/* A head has fewer rows where there are more K/V heads, and a worker less scratch. */
 TEST(the_workspace_grows_with_every_size_but_heads_kv) {
     uint64_t least = 0, best = 0;
     sizes_for(SMALL, &least, &best);
@@ -289,7 +289,7 @@ TEST(less_than_the_least_is_refused) {
 
 /* ---- Refusals ---- */
 
-/* What a test changes in a valid call: the caller's structs. */
+/* A test changes these structs of a valid call. */
 typedef void (*change_t)(gradients_t *g);
 
 /* Fails the test unless the changed call is refused, and by the query for support too where that
@@ -361,7 +361,7 @@ TEST(wrong_sizes_types_and_flags) {
     refuses(heads, INVALID, "n_heads is 3: not a multiple", true);
 }
 
-/* What pointers lead to, and strides. */
+/* Each case has a wrong pointer, or wrong strides. */
 CHANGE(no_o, g->problem.args.o.data = NULL)
 CHANGE(no_lse, g->problem.args.lse = NULL)
 CHANGE(no_d_o, g->args.d_o.data = NULL)

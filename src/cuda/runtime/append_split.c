@@ -6,7 +6,7 @@ bool append_is_split(const append_params_t *params) {
     return params->parts[APPEND_V].n_heads > 0 && params->d_head_v != params->d_head;
 }
 
-/* What finds pages is in the part: of pages.table it matters alone whether there is one. */
+/* The part has what finds pages: of pages.table it matters alone whether there is one. */
 append_params_t append_v_alone(const append_params_t *params) {
     append_params_t of_v = *params;
     of_v.parts[APPEND_K] = params->parts[APPEND_V];
