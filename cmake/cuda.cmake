@@ -99,9 +99,9 @@ endfunction()
 # Device code of each family. All: SASS for the chips of today, PTX for what comes. Rows in
 # ..._BEFORE_90 have no SASS for 9.0, and all code of those in ..._ONE_SOURCE comes from the PTX of
 # FLASH_CUDA_SOURCE_... (codegen/machine_code.py): ptxas runs for each chip, what comes before it
-# once. Named capabilities: SASS only for these. Dependent launches are in code for 9.0 and newer
-# alone, which is why the PTX of SM80_DECODE is of 9.0. COMMON: what every family uses. ./dev test
-# sets some of these to less.
+# once. Named capabilities: SASS only for these, and for 9.0 among others the PTX of rows that have
+# no SASS for it. Dependent launches are in code for 9.0 and newer alone, which is why the PTX of
+# SM80_DECODE is of 9.0. COMMON: what every family uses. ./dev test sets some of these to less.
 function(_set_code set)
     if(NOT DEFINED FLASH_CUDA_CODE_${set})
         set(FLASH_CUDA_CODE_${set} "${ARGN}" PARENT_SCOPE)
@@ -120,10 +120,16 @@ if(FLASH_CUDA_CAPABILITIES)
     if(NOT 90 IN_LIST FLASH_CUDA_CAPABILITIES)
         set(_code_sm90 ${_code}) # of kernels beside the rows', which the library refers to
     endif()
+    set(_ptx_SM80 80-virtual)
+    set(_ptx_SM80_MLA 90-virtual)
     foreach(_family COMMON SM80 SM80_DECODE SM80_MLA)
         _set_code(${_family} ${_code})
-        _set_code(${_family}_BEFORE_90 ${_before_90})
         _set_code(${_family}_ONE_SOURCE ${_code})
+        if(_before_90 AND 90 IN_LIST FLASH_CUDA_CAPABILITIES)
+            _set_code(${_family}_BEFORE_90 ${_before_90} ${_ptx_${_family}})
+        else()
+            _set_code(${_family}_BEFORE_90 ${_before_90})
+        endif()
     endforeach()
 else()
     _set_code(COMMON 80-real 90-real 80-virtual)

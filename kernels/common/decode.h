@@ -59,10 +59,11 @@ typedef struct decode_params {
      * the device, into pieces of about a share (decode/piece.cuh). A share is at least least_share,
      * and is below long_share only as long as there are no more than busy_pieces in all;
      * most_pieces run side by side. If most_pieces is 0, the share is least_share, whatever the
-     * batch is. */
+     * batch is, and a sequence has at most own_pieces. */
     int32_t pieces;
     int32_t busy_pieces;
     int32_t most_pieces;
+    int32_t own_pieces;
     int32_t least_share;
     int32_t long_share;
     int32_t row_parts;    /* of DECODE_MERGE_COLUMNS columns, which are merged by themselves */

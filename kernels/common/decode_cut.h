@@ -3,7 +3,8 @@
  * and for tests of the host's bounds on the result.
  *
  * Keys are counted in units. A sequence of more units than a share is cut into pieces of whole
- * units, as few and as equal as possible with at most a share each.
+ * units, as few and as equal as possible with at most a share each; or into `most` pieces, if a
+ * share each would be more.
  */
 #ifndef FLASH_KERNELS_COMMON_DECODE_CUT_H
 #define FLASH_KERNELS_COMMON_DECODE_CUT_H
@@ -34,9 +35,28 @@ FLASH_HOST_DEVICE static inline unit_range_t decode_visible_units(const flash_pa
     return units;
 }
 
+/* How sequences are cut. */
+typedef struct decode_cut {
+    int32_t share;
+    int32_t most; /* pieces of a sequence */
+} decode_cut_t;
+
 /* Counts the pieces of a sequence; 1 if it is not cut. */
-FLASH_HOST_DEVICE static inline int32_t decode_count_pieces(int32_t units, int32_t share) {
-    return units > share ? (units + share - 1) / share : 1;
+FLASH_HOST_DEVICE static inline int32_t decode_count_pieces(int32_t units, decode_cut_t cut) {
+    const int32_t pieces = units > cut.share ? (units + cut.share - 1) / cut.share : 1;
+    return pieces < cut.most ? pieces : cut.most;
+}
+
+/* Returns the cut of a batch into pieces of this share, however many they are. */
+FLASH_HOST_DEVICE static inline decode_cut_t decode_cut_by(int32_t share) {
+    const decode_cut_t cut = {share, INT32_MAX};
+    return cut;
+}
+
+/* Returns the cut in which a sequence's own length alone decides. */
+FLASH_HOST_DEVICE static inline decode_cut_t decode_own_cut(const decode_params_t *params) {
+    const decode_cut_t cut = {params->least_share, params->own_pieces};
+    return cut;
 }
 
 /* Returns the first share for a batch: one that gives as many pieces as blocks run side by side,

@@ -26,9 +26,10 @@ enum {
     /* Eighths of the multiprocessors from which on blocks, one each, are not cut any further
      * (H200). */
     SM80_DECODE_FULL_EIGHTHS = 7,
-    /* Keys of a piece under FLASH_FLAG_BATCH_INVARIANT, where only a sequence's own length may
-     * count. A multiprocessor runs several of these blocks. Estimated. */
-    SM80_DECODE_INVARIANT_KEYS = 512,
+    /* Keys of a share under FLASH_FLAG_BATCH_INVARIANT, where only a sequence's own length may
+     * count. A sequence has no more pieces than there are multiprocessors for each K/V head: of one
+     * sequence of 8 K/V heads, calls take the time of those without the flag (H100). */
+    SM80_DECODE_INVARIANT_KEYS = 256,
     /* Maximum rows of a K/V head (queries x query heads) that SM80_DECODE serves: with more,
      * reading K and V is no longer what takes time. Estimated: two tiles of mma. */
     SM80_DECODE_MAX_ROWS = 32,
@@ -40,8 +41,8 @@ enum {
     /* Fifths of the time of one round that sequences of one length may take in two rounds, so that
      * the device cuts a batch for two. Estimated. */
     ROUNDS_SECOND_FIFTHS = 4,
-    /* Keys of a piece of these families under FLASH_FLAG_BATCH_INVARIANT. Their tiles have more
-     * rows than those of SM80_DECODE, for which 512 keys are short. Estimated. */
+    /* The same of these families. Their tiles have more rows than those of SM80_DECODE, for which
+     * short pieces do not pay. Estimated. */
     ROUNDS_INVARIANT_KEYS = 2048,
 
     /* Blocks of the kernel that merges pieces, at most, per multiprocessor: each takes part after

@@ -130,8 +130,12 @@ static decode_plan_t plan_of(const decode_case_t *c) {
 
 static bool lengths_are_known(const problem_t *problem) {
     const flash_params_t *p = &problem->params;
-    return !problem->batch_invariant && !p->seqused_k && !p->seqused_q && !p->cu_seqlens_q &&
-           !p->cu_seqlens_k;
+    return !p->seqused_k && !p->seqused_q && !p->cu_seqlens_q && !p->cu_seqlens_k;
+}
+
+/* Says whether the plan gives every sequence the pieces that fill the device. */
+static bool fills_the_device(const problem_t *problem) {
+    return !problem->batch_invariant && lengths_are_known(problem);
 }
 
 /* ---- Cuts by the host ---- */
@@ -173,7 +177,7 @@ TEST(known_lengths_are_cut_to_fill_the_device) {
     for (uint64_t seed = 0; seed < CASES; seed++) {
         uint64_t random = seed;
         const decode_case_t c = random_case(&random);
-        if (!lengths_are_known(&c.problem))
+        if (!fills_the_device(&c.problem))
             continue;
         const decode_plan_t plan = plan_of(&c);
         const sm80_decode_params_t *params = &plan.params;
@@ -202,7 +206,7 @@ TEST(the_heads_of_a_block_divide_heads_and_warps) {
         check(seed, heads == 1 || heads == 2 || heads == 4);
         check(seed, c.config.n_warps % heads == 0);
         check(seed, params.head_blocks * heads == params.attention.n_heads_kv);
-        check(seed, heads == 1 || lengths_are_known(&c.problem));
+        check(seed, heads == 1 || fills_the_device(&c.problem));
         check(seed, params.row_tiles * c.config.B_r >=
                         params.attention.seqlen_q * params.attention.group);
         seen[heads] = true;
@@ -243,18 +247,42 @@ TEST(lengths_on_the_device_leave_no_trace_of_their_bound) {
     }
 }
 
-/* The pieces of a sequence follow from its own length alone. */
-TEST(a_batch_invariant_cut_has_one_share) {
-    int32_t shares[2] = {0, 0}; /* of each family */
+/* The pieces of a sequence follow from its own length, the K/V heads and the device. */
+TEST(a_batch_invariant_cut_looks_at_no_neighbour) {
     for (uint64_t seed = 0; seed < CASES; seed++) {
         uint64_t random = seed;
         decode_case_t c = random_case(&random);
+        flash_params_t *p = &c.problem.params;
         c.problem.batch_invariant = true;
-        const sm80_decode_params_t params = plan_of(&c).params;
-        int32_t *share = &shares[c.config.arch == FLASH_ARCH_SM90_DECODE];
-        *share = *share == 0 ? params.least_share : *share;
-        check(seed, params.pieces == 0 && params.most_pieces == 0);
-        check(seed, params.least_share == *share && params.heads_per_block == 1);
+        const sm80_decode_params_t of_batch = plan_of(&c).params;
+        p->batch = 1;
+        p->seqlen_q = uniform(&random, 1, p->seqlen_q);
+        const sm80_decode_params_t alone = plan_of(&c).params;
+        check(seed, of_batch.most_pieces == 0 && alone.most_pieces == 0);
+        check(seed, of_batch.heads_per_block == 1 && alone.heads_per_block == 1);
+        check(seed, of_batch.least_share == alone.least_share);
+        check(seed, of_batch.own_pieces == alone.own_pieces);
+    }
+}
+
+static int32_t count_units(const flash_params_t *p, int32_t b);
+
+/* The device finds the same pieces if it alone knows the lengths. */
+TEST(known_lengths_are_cut_as_the_device_cuts_them) {
+    for (uint64_t seed = 0; seed < CASES; seed++) {
+        uint64_t random = seed;
+        decode_case_t c = random_case(&random);
+        flash_params_t *p = &c.problem.params;
+        c.problem.batch_invariant = true;
+        p->pages = (flash_pages_t){0};
+        p->seqused_k = p->seqused_q = p->cu_seqlens_q = p->cu_seqlens_k = NULL;
+        const decode_plan_t known = plan_of(&c);
+        p->seqused_k = on_device;
+        const decode_plan_t unknown = plan_of(&c);
+        p->seqused_k = NULL;
+        const decode_cut_t cut = decode_own_cut(&unknown.params);
+        check(seed, known.params.pieces == decode_count_pieces(count_units(p, 0), cut));
+        check(seed, known.blocks <= unknown.blocks && known.slots == unknown.slots);
     }
 }
 
@@ -308,41 +336,41 @@ static int32_t count_units(const flash_params_t *p, int32_t b) {
 static int64_t count_all_pieces(const flash_params_t *p, int32_t share) {
     int64_t pieces = 0;
     for (int32_t b = 0; b < p->batch; b++)
-        pieces += decode_count_pieces(count_units(p, b), share);
+        pieces += decode_count_pieces(count_units(p, b), decode_cut_by(share));
     return pieces;
 }
 
-static int32_t share_of(const sm80_decode_params_t *params, int64_t units) {
+static decode_cut_t cut_of(const sm80_decode_params_t *params, int64_t units) {
     if (params->most_pieces == 0)
-        return params->least_share;
+        return decode_own_cut(params);
     const int32_t first = decode_first_share(params, divide_up(units, params->busy_pieces),
                                              divide_up(units, params->most_pieces));
     for (int32_t i = 0; i < DECODE_N_SHARES; i++)
         if (count_all_pieces(&params->attention, decode_nth_share(first, i)) <= params->most_pieces)
-            return decode_nth_share(first, i);
-    return first;
+            return decode_cut_by(decode_nth_share(first, i));
+    return decode_cut_by(first);
 }
 
-typedef struct cut {
+typedef struct cut_counts {
     int64_t pieces;
     int64_t cut_pieces; /* of sequences that are cut; they have the first numbers */
     int64_t cut_sequences;
-} cut_t;
+} cut_counts_t;
 
-static cut_t cut_batch(const sm80_decode_params_t *params) {
+static cut_counts_t cut_batch(const sm80_decode_params_t *params) {
     const flash_params_t *p = &params->attention;
     int64_t units = 0;
-    cut_t cut = {0, 0, 0};
+    cut_counts_t counts = {0, 0, 0};
     for (int32_t b = 0; b < p->batch; b++)
         units += count_units(p, b);
-    const int32_t share = share_of(params, units);
+    const decode_cut_t cut = cut_of(params, units);
     for (int32_t b = 0; b < p->batch; b++) {
-        const int64_t pieces = decode_count_pieces(count_units(p, b), share);
-        cut.pieces += pieces;
-        cut.cut_pieces += pieces > 1 ? pieces : 0;
-        cut.cut_sequences += pieces > 1;
+        const int64_t pieces = decode_count_pieces(count_units(p, b), cut);
+        counts.pieces += pieces;
+        counts.cut_pieces += pieces > 1 ? pieces : 0;
+        counts.cut_sequences += pieces > 1;
     }
-    return cut;
+    return counts;
 }
 
 /* Draws lengths of a batch: equal, of every magnitude, one long one, or the bound. */
@@ -376,7 +404,7 @@ static void check_cut(uint64_t seed) {
     p->cu_seqlens_k = p->seqused_q = NULL;
     p->cu_seqlens_q = p->cu_seqlens_q ? begins : NULL;
     const decode_plan_t plan = plan_of(&c);
-    const cut_t cut = cut_batch(&plan.params);
+    const cut_counts_t cut = cut_batch(&plan.params);
     const int64_t of_sequence = (int64_t)plan.params.row_tiles * plan.params.head_blocks;
     check(seed, plan.params.heads_per_block == 1);
     check(seed, cut.pieces * of_sequence <= plan.blocks);

@@ -96,13 +96,14 @@ class Call:
         self.case, self.arrays = case, arrays or arrays_of(case)
         of_new, of_cache, of_q = case.layouts
         arrays = self.arrays
+        self._shapes = (arrays.k_shape, arrays.v_shape)
         self._inputs = [
             None if x is None else Placed(x.shape, case.dtype, of_new, _NAN).set(x)
             for x in (arrays.k_new, arrays.v_new)
         ]
         self._caches = [
-            Placed(arrays.k_shape, case.cache_dtype, of_cache, _CANARY) if exists else None
-            for exists in (True, case.has_v)
+            Placed(shape, case.cache_dtype, of_cache, _CANARY) if exists else None
+            for shape, exists in zip(self._shapes, (True, case.has_v))
         ]
         self.options = _options(arrays)
         self._after = self._q = self._q_in = None
@@ -123,9 +124,9 @@ class Call:
         self.options["q"] = (self._q_in or self._q).tensor
 
     def poison(self) -> None:
-        for cache in self._caches:
+        for cache, shape in zip(self._caches, self._shapes):
             if cache is not None:
-                cache.set(_nan(self.arrays.k_shape, self.case.cache_dtype))
+                cache.set(_nan(shape, self.case.cache_dtype))
         if self._q is not None:
             in_place = self._q_in is None
             out = self.case.queries.out
@@ -149,7 +150,7 @@ class Call:
 def _on_cpu(case: AppendCase, arrays: Arrays) -> Result:
     """Returns what the library writes on the CPU, into a cache of NaN."""
     k = _nan(arrays.k_shape, case.cache_dtype)
-    v = k.copy() if case.has_v else None
+    v = _nan(arrays.v_shape, case.cache_dtype) if case.has_v else None
     options, q, after = dict(arrays.options), None, None
     if case.counts_lengths:
         after = options["seqused_k_out"] = np.zeros(case.batch, np.int32)

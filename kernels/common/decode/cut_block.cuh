@@ -70,7 +70,7 @@ static __device__ __forceinline__ int32_t fitting_share(const decode_params_t &p
 #pragma unroll 1
         for (int32_t b = threadIdx.x % DECODE_WARP_THREADS; b < batch; b += DECODE_WARP_THREADS)
             pieces += decode_count_pieces(count_units<C>(params.attention, b),
-                                          decode_nth_share(first, i));
+                                          decode_cut_by(decode_nth_share(first, i)));
         pieces = __reduce_add_sync(0xffffffffu, pieces);
         if (threadIdx.x % DECODE_WARP_THREADS == 0)
             scratch.pieces[i] = pieces;
@@ -84,9 +84,9 @@ static __device__ __forceinline__ int32_t fitting_share(const decode_params_t &p
 }
 
 static __device__ __forceinline__ void count_sequence(batch_counts_t &counts, int32_t units,
-                                                      int32_t share) {
-    const int32_t pieces = decode_count_pieces(units, share);
-    const int32_t whole = pieces > 1 ? -1 : WHOLE + length_class(units, share);
+                                                      decode_cut_t cut) {
+    const int32_t pieces = decode_count_pieces(units, cut);
+    const int32_t whole = pieces > 1 ? -1 : WHOLE + length_class(units, cut.share);
     counts.of[CUT_PIECES] += pieces > 1 ? pieces : 0;
     counts.of[CUT_SEQUENCES] += pieces > 1;
 #pragma unroll
@@ -157,13 +157,15 @@ template <flash_config_t C>
 static __device__ __forceinline__ decode_piece_t find_thread_piece(const flash_params_t &p,
                                                                    int32_t begin,
                                                                    numbered_kind_t wanted,
-                                                                   int32_t split, int32_t share) {
+                                                                   int32_t split,
+                                                                   decode_cut_t cut) {
     int32_t number = wanted.number;
 #pragma unroll 1
     for (int32_t b = begin;; ++b) {
         const int32_t units = count_units<C>(p, b);
-        const int32_t pieces = decode_count_pieces(units, share);
-        const int32_t kind = pieces > 1 ? (int32_t)CUT_PIECES : WHOLE + length_class(units, share);
+        const int32_t pieces = decode_count_pieces(units, cut);
+        const int32_t kind =
+            pieces > 1 ? (int32_t)CUT_PIECES : WHOLE + length_class(units, cut.share);
         const bool is_kind = kind == wanted.kind;
         if (is_kind && number < pieces)
             return {b, number, pieces, split};
@@ -180,13 +182,14 @@ static __device__ __forceinline__ decode_piece_t cut_batch(const decode_params_t
     const flash_params_t &p = params.attention;
     const batch_part_t part = thread_part<C>(p.batch);
     units = sum_units(p, scratch);
-    const int32_t share = params.most_pieces > 0
-                              ? fitting_share(params, first_share(params, units), scratch)
-                              : params.least_share;
+    const decode_cut_t cut =
+        params.most_pieces > 0
+            ? decode_cut_by(fitting_share(params, first_share(params, units), scratch))
+            : decode_own_cut(&params);
     batch_counts_t counts = {};
 #pragma unroll 1
     for (int32_t b = part.begin; b < part.end; ++b)
-        count_sequence(counts, count_units<C>(p, b), share);
+        count_sequence(counts, count_units<C>(p, b), cut);
     const count_scan_t scan = scan_counts<C>(counts, scratch);
     if (threadIdx.x == 0)
         scratch.piece.count = 0;
@@ -196,7 +199,7 @@ static __device__ __forceinline__ decode_piece_t cut_batch(const decode_params_t
     const numbered_kind_t found = find_thread_kind(scan, number);
     if (found.kind >= 0)
         scratch.piece =
-            find_thread_piece<C>(p, part.begin, found, scan.before.of[CUT_SEQUENCES], share);
+            find_thread_piece<C>(p, part.begin, found, scan.before.of[CUT_SEQUENCES], cut);
     __syncthreads();
     return scratch.piece;
 }

@@ -13,8 +13,9 @@ template <flash_config_t C>
 static __device__ __forceinline__ decode_piece_t cut_single(const decode_params_t &params,
                                                             int32_t number, int64_t &units) {
     units = count_units<C>(params.attention, 0);
-    const int32_t share = params.most_pieces > 0 ? first_share(params, units) : params.least_share;
-    const int32_t pieces = decode_count_pieces((int32_t)units, share);
+    const decode_cut_t cut = params.most_pieces > 0 ? decode_cut_by(first_share(params, units))
+                                                    : decode_own_cut(&params);
+    const int32_t pieces = decode_count_pieces((int32_t)units, cut);
     if (blockIdx.x == 0 && threadIdx.x == 0)
         *params.n_splits = pieces > 1;
     return {0, number, number < pieces ? pieces : 0, 0};
@@ -28,7 +29,7 @@ static __device__ __forceinline__ int32_t lanes_share(const decode_params_t &par
 #pragma unroll 1
     for (int32_t i = 0; i < DECODE_N_SHARES; ++i) {
         const int32_t share = decode_nth_share(first, i);
-        const int32_t pieces = exists ? decode_count_pieces(units, share) : 0;
+        const int32_t pieces = exists ? decode_count_pieces(units, decode_cut_by(share)) : 0;
         if (__reduce_add_sync(0xffffffffu, pieces) <= params.most_pieces)
             return share;
     }
@@ -71,24 +72,25 @@ static __device__ __forceinline__ decode_piece_t cut_lanes(const decode_params_t
     const bool exists = lane < params.attention.batch;
     const int32_t lane_units = exists ? count_units<C>(params.attention, lane) : 0;
     units = __reduce_add_sync(0xffffffffu, lane_units);
-    const int32_t share = params.most_pieces > 0
-                              ? lanes_share(params, first_share(params, units), lane_units, exists)
-                              : params.least_share;
-    const int32_t pieces = exists ? decode_count_pieces(lane_units, share) : 0;
+    const decode_cut_t cut =
+        params.most_pieces > 0
+            ? decode_cut_by(lanes_share(params, first_share(params, units), lane_units, exists))
+            : decode_own_cut(&params);
+    const int32_t pieces = exists ? decode_count_pieces(lane_units, cut) : 0;
     const bool is_cut = pieces > 1;
-    const uint32_t cut = __ballot_sync(0xffffffffu, is_cut);
+    const uint32_t all_cut = __ballot_sync(0xffffffffu, is_cut);
     const int32_t cut_pieces = __reduce_add_sync(0xffffffffu, is_cut ? pieces : 0);
     const int32_t before = sum_before(is_cut ? pieces : 0);
-    const int32_t rank = rank_of_class(pieces == 1 ? length_class(lane_units, share) : -1);
+    const int32_t rank = rank_of_class(pieces == 1 ? length_class(lane_units, cut.share) : -1);
     const int32_t first = is_cut ? before : cut_pieces + rank;
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        *params.n_splits = __popc(cut);
+        *params.n_splits = __popc(all_cut);
     const bool has_piece = number >= first && number < first + pieces;
     const uint32_t found = __ballot_sync(0xffffffffu, has_piece);
     const int32_t at = found ? __ffs(found) - 1 : 0;
     const int32_t of_sequence = number - __shfl_sync(0xffffffffu, first, at);
     const int32_t count = __shfl_sync(0xffffffffu, pieces, at);
-    return {at, of_sequence, found ? count : 0, lanes_before(cut, at)};
+    return {at, of_sequence, found ? count : 0, lanes_before(all_cut, at)};
 }
 
 #endif

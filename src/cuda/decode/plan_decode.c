@@ -6,6 +6,7 @@
 #include "config/config.h"
 #include "core/int64.h"
 #include "cuda/tuning.h"
+#include "kernels/common/decode_cut.h"
 
 #include <stddef.h>
 
@@ -14,10 +15,6 @@ enum { WORKSPACE_ALIGNMENT = 256 };
 int64_t plan_decode_tiles(const flash_config_t *config, const flash_params_t *p) {
     const int64_t rows = (int64_t)p->seqlen_q * p->group;
     return divide_up(rows, config->B_r) * p->n_heads_kv * p->batch;
-}
-
-bool plan_decode_host_cuts(const problem_t *problem) {
-    return problem_lengths_are_equal(&problem->params) && !problem->batch_invariant;
 }
 
 /* Counts the blocks that the device runs side by side. */
@@ -93,16 +90,28 @@ static void plan_cut_by_share(decode_plan_t *plan, int64_t n_multiprocessors,
     plan->slots = 2 * (limits->most_blocks + of_sequence);
 }
 
-/* Plans for a device that cuts each sequence by its own length. */
-static void plan_cut_by_length(decode_plan_t *plan, const decode_limits_t *limits) {
+/* Counts the pieces of each sequence where all have the same known length. */
+static int32_t own_pieces(const decode_params_t *params) {
+    const flash_params_t *p = &params->attention;
+    const flash_sequence_t sequence = flash_sequence(p, 0);
+    const unit_range_t units = decode_visible_units(p, &sequence);
+    return decode_count_pieces(units.end - units.begin, decode_own_cut(params));
+}
+
+/* Plans for sequences that are each cut by their own length, by the host if it knows that. */
+static void plan_cut_by_length(decode_plan_t *plan, bool known, int64_t n_multiprocessors,
+                               const decode_limits_t *limits) {
     decode_params_t *params = &plan->params;
     const flash_params_t *p = &params->attention;
-    const int64_t share = limits->invariant_keys / DECODE_UNIT_KEYS;
-    const int64_t pieces = max64(divide_up(units_of(p->seqlen_k), share), 1);
-    params->least_share = (int32_t)share;
-    plan->blocks = p->batch * pieces * params->row_tiles * params->head_blocks;
-    plan->splits = pieces > 1 ? p->batch : 0;
-    plan->slots = pieces > 1 ? plan->blocks : 0;
+    const int64_t of_piece = (int64_t)params->row_tiles * params->head_blocks;
+    params->least_share = limits->invariant_keys / DECODE_UNIT_KEYS;
+    params->own_pieces = (int32_t)max64(n_multiprocessors / p->n_heads_kv, 1);
+    params->pieces = known ? own_pieces(params) : 0;
+    const int32_t most =
+        decode_count_pieces((int32_t)units_of(p->seqlen_k), decode_own_cut(params));
+    plan->blocks = p->batch * of_piece * (known ? params->pieces : most);
+    plan->splits = (known ? params->pieces : most) > 1 ? p->batch : 0;
+    plan->slots = most > 1 ? p->batch * of_piece * most : 0;
 }
 
 decode_plan_t plan_decode(const flash_config_t *config, const problem_t *problem,
@@ -111,19 +120,20 @@ decode_plan_t plan_decode(const flash_config_t *config, const problem_t *problem
     decode_params_t *params = &plan.params;
     const flash_params_t *p = &params->attention;
     const int64_t rows = (int64_t)p->seqlen_q * p->group;
-    const bool known = plan_decode_host_cuts(problem);
+    const bool known = problem_lengths_are_equal(p);
     params->row_tile = config->B_r;
     params->row_tiles = (int32_t)max64(divide_up(rows, config->B_r), 1);
     params->heads_per_block = 1;
-    if (known)
+    if (known && !problem->batch_invariant)
         params->heads_per_block =
             heads_per_block(p, (int64_t)p->batch * p->n_heads_kv * params->row_tiles, limits);
     params->head_blocks = p->n_heads_kv / params->heads_per_block;
     params->columns = config_d_head_v(config);
-    if (known)
+    if (problem->batch_invariant)
+        plan_cut_by_length(&plan, known && p->pages.page_size == 0, device->n_multiprocessors,
+                           limits);
+    else if (known)
         plan_known_lengths(&plan, device->n_multiprocessors, limits);
-    else if (problem->batch_invariant)
-        plan_cut_by_length(&plan, limits);
     else
         plan_cut_by_share(&plan, device->n_multiprocessors, limits);
     params->row_parts = (int32_t)divide_up(params->columns, DECODE_MERGE_COLUMNS);

@@ -26,7 +26,7 @@ typedef struct decode_limits {
     int32_t most_heads;     /* K/V heads of a block, at most */
     int32_t least_keys;     /* of a piece, at least */
     int32_t long_keys;      /* the same if every multiprocessor has a block */
-    int32_t invariant_keys; /* of a piece where only a sequence's own length decides */
+    int32_t invariant_keys; /* of a share, where only a sequence's own length decides */
 } decode_limits_t;
 
 /* Makes the plan of a call for the kernels of any family. */
@@ -42,9 +42,6 @@ const char *plan_decode_obstacle(const cuda_family_t *family, const flash_config
 
 /* Counts the tiles of B_r rows, with all sequences as long as the longest. */
 int64_t plan_decode_tiles(const flash_config_t *config, const flash_params_t *params);
-
-/* Says whether the host cuts every sequence into the same number of pieces. */
-bool plan_decode_host_cuts(const problem_t *problem);
 
 /* Returns the bytes of workspace at any alignment; smaller batches and lengths need no more. */
 uint64_t plan_decode_workspace(const decode_plan_t *plan);

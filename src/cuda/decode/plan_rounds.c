@@ -61,10 +61,16 @@ static int64_t best_pieces(const tiles_t *tiles) {
     return best;
 }
 
+/* Returns the pieces of a sequence as plan_decode() cuts it by its own length. */
+static int64_t invariant_pieces(const tiles_t *tiles, const flash_params_t *p) {
+    const int64_t most = max64(tiles->resident / p->n_heads_kv, 1);
+    const int64_t pieces = divide_up(p->seqlen_k, tiles->times->invariant_keys);
+    return max64(min64(pieces, most), 1);
+}
+
 static int64_t pieces_of(const tiles_t *tiles, const problem_t *problem) {
-    return problem->batch_invariant
-               ? max64(divide_up(problem->params.seqlen_k, tiles->times->invariant_keys), 1)
-               : best_pieces(tiles);
+    return problem->batch_invariant ? invariant_pieces(tiles, &problem->params)
+                                    : best_pieces(tiles);
 }
 
 /* Returns the pieces of all sequences that the device cuts: as many as fill one round, or two where

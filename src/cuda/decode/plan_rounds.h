@@ -13,7 +13,7 @@ typedef struct round_times {
     int64_t of_unit;        /* a tile of rows over a unit of keys */
     int64_t around_block;   /* a block beside its keys */
     int64_t of_merge;       /* the kernel that merges pieces */
-    int32_t invariant_keys; /* of a piece, at most, with FLASH_FLAG_BATCH_INVARIANT */
+    int32_t invariant_keys; /* of a share, with FLASH_FLAG_BATCH_INVARIANT */
 } round_times_t;
 
 decode_plan_t plan_rounds(const flash_config_t *config, const problem_t *problem,

@@ -24,7 +24,7 @@ static cuda_block_t block(const flash_config_t *config) {
     return (cuda_block_t){sm90_block_threads(config), halves_shared_bytes(config), 0};
 }
 
-/* Returns the most keys of a piece with FLASH_FLAG_BATCH_INVARIANT. What other sequences have must
+/* Returns the keys of a share with FLASH_FLAG_BATCH_INVARIANT. What other sequences have must
  * not decide it: those of a ragged batch are not cut, nor those of several tiles, whose partial
  * results would take gigabytes. */
 static int32_t invariant_keys(const flash_config_t *config, const flash_params_t *p) {
