@@ -370,6 +370,11 @@ def _quantised(kv: Dtype, *types: Dtype) -> tuple[Types, ...]:
     return tuple(Types(kv, q, o) for q in types for o in sorted({q, Dtype.FP32}))
 
 
+def _all_of_8_bits(kv: Dtype, *outputs: Dtype) -> tuple[Types, ...]:
+    """Q is of the type of K and V, which is no type of O."""
+    return tuple(Types(kv, kv, o) for o in outputs)
+
+
 # ---- Families ----
 
 
@@ -455,6 +460,7 @@ MIXED_TYPES = (*BASIC_TYPES, *QUANT_BLOCK_TYPES)
 ANY_TYPES = (
     *_wide_q_and_o(*BASIC_TYPES),
     *_quantised(Dtype.E4M3, *BASIC_TYPES),
+    *_all_of_8_bits(Dtype.E4M3, *BASIC_TYPES),
     *_quantised(Dtype.LATENT_E4M3, *BASIC_TYPES),
     *_quantised(Dtype.Q8_0, *BASIC_TYPES),
     *_quantised(Dtype.Q4_0, *BASIC_TYPES),

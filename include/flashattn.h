@@ -196,7 +196,8 @@ enum flash_dtype {
     FLASH_DTYPE_FP16 = 1,        /**< IEEE 754 binary16 */
     FLASH_DTYPE_BF16 = 2,        /**< bfloat16: the upper half of a binary32 */
     FLASH_DTYPE_FP32 = 3,        /**< IEEE 754 binary32 */
-    FLASH_DTYPE_E4M3 = 4,        /**< 8 bits, only of K and V: see flash_quant_t */
+    FLASH_DTYPE_E4M3 = 4,        /**< 8 bits, only of K and V, and of Q beside these: see
+                                    flash_quant_t */
     FLASH_DTYPE_LATENT_E4M3 = 5, /**< experimental: bytes of latent tokens, only of K and V; see
                                     FLASH_LATENT_TOKEN_BYTES */
     FLASH_DTYPE_Q8_0 = 6, /**< ggml's blocks of 8 bits, only of K and V; see FLASH_QUANT_BLOCK */
@@ -655,15 +656,20 @@ typedef struct flash_paging {
     }
 
 /**
- * Scales of K and V of e4m3: flash_forward_args_t.quant. An element of e4m3 is a sign, 4 bits of an
- * exponent with a bias of 7 and 3 bits of a mantissa, as OCP's OFP8 has it: the largest is 448, the
- * smallest 2^-9, S.1111.111 is NaN, and there is no infinity.
+ * Scales of K, V and Q of e4m3: flash_forward_args_t.quant. An element of e4m3 is a sign, 4 bits of
+ * an exponent with a bias of 7 and 3 bits of a mantissa, as OCP's OFP8 has it: the largest is 448,
+ * the smallest 2^-9, S.1111.111 is NaN, and there is no infinity.
  *
  * A value of K is k_scale * element, one of V v_scale * element, with a scale for each batch entry
  * and K/V head: that at b * stride_batch + h * stride_head. Strides of 0 repeat a scale; both of 0
  * are one scale for all. K's scale multiplies the scores before softcap, and LSE is that of the
  * decoded K; V's multiplies O. Scales are data like K and V: of any value, and not looked at before
  * the call computes.
+ *
+ * Beside K and V of e4m3, Q may be of e4m3, too. A value of Q is q_scale * q_token_scale * element:
+ * the first for each batch entry and K/V head, as K's, for all query heads of that; the second for
+ * each token and query head, that at b * stride_batch + i * stride_seq + h * stride_head. Strides
+ * of 0 repeat a scale. LSE is that of the decoded Q.
  *
  * The arrays are fp32, in memory of the device, only read, and must not overlap O or LSE. This
  * struct is always in memory of the host, and is read only during the call.
@@ -677,14 +683,24 @@ typedef struct flash_quant {
     int64_t k_scale_stride_head;
     int64_t v_scale_stride_batch;
     int64_t v_scale_stride_head;
-    /* 0. Room for scales of Q and O, and of each token or block of tokens of K and V. */
-    uint64_t reserved[8];
+    const float *q_scale;         /**< [batch, n_heads_kv]; NULL: every scale is 1 */
+    int64_t q_scale_stride_batch; /**< as those of K's scale */
+    int64_t q_scale_stride_head;
+    const float *q_token_scale;         /**< [batch, seqlen_q, n_heads], or, where Q is ragged,
+                                           [total_q, n_heads]; NULL: every scale is 1 */
+    int64_t q_token_scale_stride_batch; /**< in elements, never negative; 0 without the array, and
+                                           ignored for a ragged batch */
+    int64_t q_token_scale_stride_seq;
+    int64_t q_token_scale_stride_head;
+    /* 0. What else may come, such as scales of blocks of tokens of K and V, is appended. */
+    uint64_t reserved[1];
 } flash_quant_t;
 
 #define FLASH_QUANT_INIT                                                                           \
     {                                                                                              \
-        FLASH_SIZEOF_(flash_quant_t), 0, FLASH_NULL_, FLASH_NULL_, 0, 0, 0, 0, {                   \
-            0, 0, 0, 0, 0, 0, 0, 0                                                                 \
+        FLASH_SIZEOF_(flash_quant_t), 0, FLASH_NULL_, FLASH_NULL_, 0, 0, 0, 0, FLASH_NULL_, 0, 0,  \
+            FLASH_NULL_, 0, 0, 0, {                                                                \
+            0                                                                                      \
         }                                                                                          \
     }
 
@@ -762,7 +778,8 @@ typedef struct flash_mask {
  *
  * Element types: K and V have one type, or on the CPU any two of fp16, bf16, fp32, Q8_0 and Q4_0.
  * Q and O may be of fp32 where K has 16 bits, each by itself; on CUDA devices such a Q is rounded
- * to the type of K. Beside K of e4m3, of latent tokens (FLASH_DTYPE_LATENT_E4M3) or of quantised
+ * to the type of K. Beside K of e4m3, on the CPU, Q may be of e4m3, too, and O of fp16, bf16 or
+ * fp32. Beside K of e4m3, of latent tokens (FLASH_DTYPE_LATENT_E4M3) or of quantised
  * blocks (FLASH_DTYPE_Q8_0, FLASH_DTYPE_Q4_0, on the CPU), Q is of fp16, bf16 or fp32, and O of Q's
  * type or fp32; a call whose dtype is one of these names the types of both. flash_query_support()
  * answers for each call. O of fp32 is not rounded; docs/numerics.md says what becomes of a Q of
@@ -826,7 +843,7 @@ typedef struct flash_forward_args {
     /* [batch]: only the first seqused_q[b] queries of sequence b exist, for masks too; the rows of
      * O and LSE beyond them are not written. In memory of the device. NULL: all. */
     const int32_t *seqused_q;
-    /* Scales of K and V of e4m3. NULL: every scale is 1. */
+    /* Scales of K, V and Q of e4m3. NULL: every scale is 1. */
     const flash_quant_t *quant;
 
     /* Attention sinks: [n_heads], fp32, in memory of the device, only read. NULL: none. The sink of

@@ -154,6 +154,16 @@ inline flash_quant_t scale_arrays(const float *k, const float *v, std::int64_t n
     return quant;
 }
 
+/** Scales of K, V and Q of e4m3: as above, with one for each batch entry and K/V head of Q. */
+inline flash_quant_t scale_arrays(const float *q, const float *k, const float *v,
+                                  std::int64_t n_heads_kv) {
+    flash_quant_t quant = scale_arrays(k, v, n_heads_kv);
+    quant.q_scale = q;
+    quant.q_scale_stride_batch = q == nullptr ? 0 : n_heads_kv;
+    quant.q_scale_stride_head = q == nullptr ? 0 : 1;
+    return quant;
+}
+
 /** A flash_parallel_for_t, which must not throw, and says so. */
 using ParallelFor = void (*)(void *context, std::int32_t n_tasks, flash_task_t task,
                              void *argument) noexcept;

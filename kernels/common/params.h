@@ -38,6 +38,14 @@ typedef struct flash_scale {
     int64_t stride_head;
 } flash_scale_t;
 
+/* Scales of Q of e4m3, which multiply each other: by batch entry and K/V head, and by token and
+ * query head, [batch, seqlen_q, n_heads] or [total_q, n_heads]. */
+typedef struct flash_q_scale {
+    flash_scale_t of_head;
+    const float *of_token; /* NULL: every scale is 1 */
+    flash_strides_t token_stride;
+} flash_q_scale_t;
+
 /* This says what a mask does to the scores of each tile of rows and each block of keys, if a kernel
  * has looked ahead of the one that computes them. All zero: none has. */
 typedef struct flash_mask_blocks {
@@ -124,6 +132,7 @@ typedef struct flash_params {
     int32_t most_queries;
     int32_t pack_shift;      /* 2^pack_shift query heads of a group share tiles, in SM90 kernels */
     int32_t diagonal_offset; /* keys; only CPU kernels look at it: see shifted.h */
+    flash_q_scale_t q_scale; /* only CPU kernels look at it */
 } flash_params_t;
 
 #endif

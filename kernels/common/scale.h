@@ -1,5 +1,6 @@
 /*
- * Host and device code find here the scale of K or V of e4m3 for a batch entry and a K/V head.
+ * Host and device code find here the scale of K or V of e4m3 for a batch entry and a K/V head, and
+ * that of a row of Q.
  */
 #ifndef FLASH_KERNELS_COMMON_SCALE_H
 #define FLASH_KERNELS_COMMON_SCALE_H
@@ -9,19 +10,36 @@
 
 #include <string.h>
 
-/* Returns the scale; 1 if there are none. On the CPU the array may have any alignment. */
+/* Returns element i; on the CPU the array may have any alignment. */
+FLASH_HOST_DEVICE static inline float flash_scale_load(const float *data, int64_t i) {
+#ifdef __CUDA_ARCH__
+    return data[i];
+#else
+    float value;
+    memcpy(&value, (const char *)data + i * (int64_t)sizeof value, sizeof value);
+    return value;
+#endif
+}
+
+/* Returns the scale; 1 if there are none. */
 FLASH_HOST_DEVICE static inline float flash_scale_at(const flash_scale_t *scale, int64_t b,
                                                      int64_t head_kv) {
     if (scale->data == NULL)
         return 1;
-    const int64_t i = b * scale->stride_batch + head_kv * scale->stride_head;
-#ifdef __CUDA_ARCH__
-    return scale->data[i];
-#else
-    float value;
-    memcpy(&value, (const char *)scale->data + i * (int64_t)sizeof value, sizeof value);
-    return value;
-#endif
+    return flash_scale_load(scale->data, b * scale->stride_batch + head_kv * scale->stride_head);
+}
+
+/* Returns the scale of a row of Q of e4m3: of token i, counted as Q's strides do, and a query head.
+ */
+FLASH_HOST_DEVICE static inline float flash_q_scale_at(const flash_params_t *p, int64_t b,
+                                                       int64_t token, int64_t head) {
+    const flash_q_scale_t *scale = &p->q_scale;
+    const flash_strides_t *stride = &scale->token_stride;
+    const float of_head = flash_scale_at(&scale->of_head, b, head / p->group);
+    if (scale->of_token == NULL)
+        return of_head;
+    return of_head * flash_scale_load(scale->of_token, b * stride->batch + token * stride->seq +
+                                                           head * stride->head);
 }
 
 #endif

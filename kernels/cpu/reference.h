@@ -31,11 +31,20 @@ typedef struct reference_row {
     double sum_total;
 } reference_row_t;
 
+static inline void reference_scale_q(const flash_params_t *p, const cpu_task_t *task, int64_t row,
+                                     int64_t d, float *q) {
+    const float scale = cpu_q_scale(p, task, cpu_row(p, task, row));
+    for (int64_t i = 0; i < d; i++)
+        q[i] *= scale;
+}
+
 static inline void reference_load_q(const flash_params_t *p, const cpu_task_t *task, int64_t row,
                                     int64_t d, float *q) {
     const int64_t index = cpu_row_index(task, &p->q_stride, cpu_row(p, task, row));
     for (int64_t i = 0; i < d; i++)
         q[i] = element_load(p->q, index + i, p->q_dtype);
+    if (p->q_dtype == FLASH_DTYPE_E4M3)
+        reference_scale_q(p, task, row, d, q);
 }
 
 static inline float reference_score(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,

@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_CPU_ROWS_H
 
 #include "common/kv.h"
+#include "common/scale.h"
 #include "common/shifted.h"
 #include "common/sink.h"
 #include "cpu/convert.h"
@@ -39,6 +40,11 @@ static inline int64_t cpu_row_index(const cpu_task_t *task, const flash_strides_
                                     cpu_row_t row) {
     return task->batch_index * stride->batch + (task->sequence.q_begin + row.query) * stride->seq +
            row.head * stride->head;
+}
+
+/* Returns the scale of a row of Q of e4m3. */
+static inline float cpu_q_scale(const flash_params_t *p, const cpu_task_t *task, cpu_row_t row) {
+    return flash_q_scale_at(p, task->batch_index, task->sequence.q_begin + row.query, row.head);
 }
 
 /* ---- Keys ---- */

@@ -227,7 +227,7 @@ static flash_status_t check_queries(const flash_kv_append_args_t *a, const shape
 static flash_status_t read_scales(const flash_kv_append_args_t *a, append_params_t *p,
                                   regions_t *regions) {
     const flash_forward_args_t over_cache = {
-        .quant = a->quant, .k = a->k, .batch = a->batch, .n_heads_kv = a->n_heads_kv};
+        .quant = a->quant, .q = a->q, .k = a->k, .batch = a->batch, .n_heads_kv = a->n_heads_kv};
     flash_params_t scales = {.batch = (int32_t)a->batch, .n_heads_kv = (int32_t)a->n_heads_kv};
     FLASH_TRY(arguments_read_quant(&over_cache, &scales));
     FLASH_TRY(arguments_check_scales(&scales, regions));

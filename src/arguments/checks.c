@@ -43,6 +43,16 @@ static const char *name_of_keys_type(int32_t dtype) {
     }
 }
 
+flash_status_t argument_check_query(const char *name, int32_t dtype, int32_t k_dtype) {
+    if (dtype != FLASH_DTYPE_E4M3)
+        return argument_check_not_of_keys(name, dtype);
+    FLASH_REQUIRE(k_dtype == FLASH_DTYPE_E4M3, FLASH_ERROR_UNSUPPORTED,
+                  "%s is FLASH_DTYPE_E4M3 (%d), and k.dtype is %" PRId32
+                  ": beside Q of that type K and V are of it, too",
+                  name, FLASH_DTYPE_E4M3, k_dtype);
+    return FLASH_SUCCESS;
+}
+
 flash_status_t argument_check_not_of_keys(const char *name, int32_t dtype) {
     const char *of_keys = name_of_keys_type(dtype);
     FLASH_REQUIRE(of_keys == NULL, FLASH_ERROR_UNSUPPORTED,

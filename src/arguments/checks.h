@@ -21,6 +21,9 @@ flash_status_t argument_check_dtype(const char *name, int32_t dtype);
  * dtype is one of them names the types of its other tensors. Returns UNSUPPORTED. */
 flash_status_t argument_check_not_of_keys(const char *name, int32_t dtype);
 
+/* Requires such a type of Q, or e4m3 beside K of it. Returns UNSUPPORTED. */
+flash_status_t argument_check_query(const char *name, int32_t dtype, int32_t k_dtype);
+
 /* Requires one type of K and V, or two that may stand beside each other. Returns UNSUPPORTED. */
 flash_status_t argument_check_mixed(const char *k_name, int32_t k_dtype, const char *v_name,
                                     int32_t v_dtype);

@@ -198,6 +198,7 @@ static flash_status_t check_tensors(const flash_forward_args_t *a,
     regions_add(&regions, "v", &a->v, &s.v);
     FLASH_TRY(check_lse(a, p, &s, &regions));
     FLASH_TRY(arguments_check_scales(p, &regions));
+    FLASH_TRY(arguments_check_q_scales(p, &s.q, &regions));
     FLASH_TRY(arguments_check_bias(p, s.q.seq, &regions));
     add_arrays(a, problem, &regions);
     if (backward)

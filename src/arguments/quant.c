@@ -1,5 +1,5 @@
 /*
- * This file reads and checks the scales of K and V of e4m3.
+ * This file reads and checks the scales of K, V and Q of e4m3.
  */
 #include "arguments/quant.h"
 
@@ -9,7 +9,8 @@
 
 #include <inttypes.h>
 
-static const char K_SCALE[] = "quant.k_scale", V_SCALE[] = "quant.v_scale";
+static const char K_SCALE[] = "quant.k_scale", V_SCALE[] = "quant.v_scale",
+                  Q_SCALE[] = "quant.q_scale", Q_TOKEN_SCALE[] = "quant.q_token_scale";
 
 /* ---- The struct ---- */
 
@@ -22,13 +23,35 @@ static flash_status_t check_stride(const char *name, const char *axis, const flo
     return FLASH_SUCCESS;
 }
 
+static flash_status_t check_head_strides(const char *name, const flash_scale_t *scale) {
+    FLASH_TRY(check_stride(name, "batch", scale->data, scale->stride_batch));
+    return check_stride(name, "head", scale->data, scale->stride_head);
+}
+
 static flash_status_t check_scale(const char *name, const flash_scale_t *scale, int32_t dtype) {
     FLASH_REQUIRE(scale->data == NULL || dtype == FLASH_DTYPE_E4M3, FLASH_ERROR_INVALID_ARGUMENT,
                   "%s is given, and k.dtype is %" PRId32
                   ": K and V of FLASH_DTYPE_E4M3 (%d) alone have scales",
                   name, dtype, FLASH_DTYPE_E4M3);
-    FLASH_TRY(check_stride(name, "batch", scale->data, scale->stride_batch));
-    return check_stride(name, "head", scale->data, scale->stride_head);
+    return check_head_strides(name, scale);
+}
+
+static flash_status_t check_scaled_query(const char *name, const float *data, int32_t dtype) {
+    FLASH_REQUIRE(data == NULL || dtype == FLASH_DTYPE_E4M3, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s is given, and q.dtype is %" PRId32
+                  ": Q of FLASH_DTYPE_E4M3 (%d) alone has scales",
+                  name, dtype, FLASH_DTYPE_E4M3);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_q_scale(const flash_q_scale_t *scale, int32_t dtype) {
+    const flash_strides_t *stride = &scale->token_stride;
+    FLASH_TRY(check_scaled_query(Q_SCALE, scale->of_head.data, dtype));
+    FLASH_TRY(check_head_strides(Q_SCALE, &scale->of_head));
+    FLASH_TRY(check_scaled_query(Q_TOKEN_SCALE, scale->of_token, dtype));
+    FLASH_TRY(check_stride(Q_TOKEN_SCALE, "batch", scale->of_token, stride->batch));
+    FLASH_TRY(check_stride(Q_TOKEN_SCALE, "seq", scale->of_token, stride->seq));
+    return check_stride(Q_TOKEN_SCALE, "head", scale->of_token, stride->head);
 }
 
 static void drop_unused_strides(const flash_forward_args_t *checked, flash_scale_t *scale) {
@@ -36,6 +59,15 @@ static void drop_unused_strides(const flash_forward_args_t *checked, flash_scale
         scale->stride_batch = 0;
     if (checked->n_heads_kv == 1)
         scale->stride_head = 0;
+}
+
+/* A ragged Q has no stride of batch entries. */
+static flash_q_scale_t q_scale_of(const flash_quant_t *g, bool is_ragged) {
+    return (flash_q_scale_t){
+        .of_head = {g->q_scale, g->q_scale_stride_batch, g->q_scale_stride_head},
+        .of_token = g->q_token_scale,
+        .token_stride = {is_ragged ? 0 : g->q_token_scale_stride_batch, g->q_token_scale_stride_seq,
+                         g->q_token_scale_stride_head}};
 }
 
 flash_status_t arguments_read_quant(const flash_forward_args_t *checked, flash_params_t *params) {
@@ -51,6 +83,9 @@ flash_status_t arguments_read_quant(const flash_forward_args_t *checked, flash_p
     FLASH_TRY(check_scale(V_SCALE, &params->v_scale, checked->k.dtype));
     drop_unused_strides(checked, &params->k_scale);
     drop_unused_strides(checked, &params->v_scale);
+    params->q_scale = q_scale_of(&g, checked->cu_seqlens_q != NULL);
+    FLASH_TRY(check_q_scale(&params->q_scale, checked->q.dtype));
+    drop_unused_strides(checked, &params->q_scale.of_head);
     return FLASH_SUCCESS;
 }
 
@@ -88,8 +123,24 @@ flash_status_t arguments_check_scales(const flash_params_t *params, regions_t *r
     return check_one(V_SCALE, params, &params->v_scale, regions);
 }
 
+flash_status_t arguments_check_q_scales(const flash_params_t *params, const tensor_shape_t *q,
+                                        regions_t *regions) {
+    const flash_q_scale_t *scale = &params->q_scale;
+    const flash_tensor_t tensor = tensor_of_rows(scale->of_token, &scale->token_stride, q);
+    tensor_shape_t shape = tensor_shape_of_rows(q);
+    FLASH_TRY(check_one(Q_SCALE, params, &scale->of_head, regions));
+    if (scale->of_token == NULL)
+        return FLASH_SUCCESS;
+    shape.may_repeat = true;
+    FLASH_TRY(tensor_check(Q_TOKEN_SCALE, &tensor, &shape));
+    regions_add(regions, Q_TOKEN_SCALE, &tensor, &shape);
+    return FLASH_SUCCESS;
+}
+
 flash_status_t arguments_check_scale_alignments(const flash_params_t *params) {
     const int64_t size = sizeof *params->k_scale.data;
     FLASH_TRY(argument_check_alignment(K_SCALE, params->k_scale.data, size));
-    return argument_check_alignment(V_SCALE, params->v_scale.data, size);
+    FLASH_TRY(argument_check_alignment(V_SCALE, params->v_scale.data, size));
+    FLASH_TRY(argument_check_alignment(Q_SCALE, params->q_scale.of_head.data, size));
+    return argument_check_alignment(Q_TOKEN_SCALE, params->q_scale.of_token, size);
 }

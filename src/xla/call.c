@@ -231,7 +231,7 @@ static flash_status_t set_slopes(call_t *call) {
 
 /* ---- Scales ---- */
 
-/* Takes the scales of K or V: one for all, or [batch, n_heads_kv]. */
+/* Takes the scales of K, V or Q: one for all, or [batch, n_heads_kv]. */
 static flash_status_t take_scales(call_t *call, enum operand operand, const float **scales,
                                   int64_t *stride_batch, int64_t *stride_head) {
     const XLA_FFI_Buffer *buffer = call->operands.of[operand];
@@ -247,12 +247,39 @@ static flash_status_t take_scales(call_t *call, enum operand operand, const floa
     return SHAPE_CHECK(buffer, operand_name(operand), args->batch, args->n_heads_kv);
 }
 
+/* Takes those of each token and head, of the shape of Q with one column. */
+static flash_status_t take_token_scales(call_t *call, const XLA_FFI_Buffer *scales) {
+    const XLA_FFI_Buffer *q = call->operands.of[OPERAND_Q];
+    flash_quant_t *quant = &call->quant;
+    int64_t shape[4] = {1, 1, 1, 1};
+    for (int64_t i = 0; i < q->rank - 1; i++)
+        shape[i] = q->dims[i];
+    FLASH_TRY(shape_check(scales, "q_descale", q->rank, shape));
+    quant->q_token_scale = operand_data(&call->operands, OPERAND_Q_DESCALE);
+    quant->q_token_scale_stride_head = 1;
+    quant->q_token_scale_stride_seq = buffer_length(q, -2);
+    quant->q_token_scale_stride_batch =
+        q->rank == 4 ? buffer_length(q, -2) * buffer_length(q, -3) : 0;
+    call->args.quant = quant;
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t take_q_scales(call_t *call) {
+    const XLA_FFI_Buffer *scales = call->operands.of[OPERAND_Q_DESCALE];
+    flash_quant_t *quant = &call->quant;
+    if (scales != NULL && scales->rank == call->operands.of[OPERAND_Q]->rank)
+        return take_token_scales(call, scales);
+    return take_scales(call, OPERAND_Q_DESCALE, &quant->q_scale, &quant->q_scale_stride_batch,
+                       &quant->q_scale_stride_head);
+}
+
 static flash_status_t set_scales(call_t *call) {
     flash_quant_t *quant = &call->quant;
     FLASH_TRY(take_scales(call, OPERAND_K_DESCALE, &quant->k_scale, &quant->k_scale_stride_batch,
                           &quant->k_scale_stride_head));
-    return take_scales(call, OPERAND_V_DESCALE, &quant->v_scale, &quant->v_scale_stride_batch,
-                       &quant->v_scale_stride_head);
+    FLASH_TRY(take_scales(call, OPERAND_V_DESCALE, &quant->v_scale, &quant->v_scale_stride_batch,
+                          &quant->v_scale_stride_head));
+    return take_q_scales(call);
 }
 
 /* ---- Pages ---- */

@@ -20,7 +20,7 @@ typedef struct {
 } kind_t;
 
 static const kind_t KINDS[OPERANDS] = {
-    [OPERAND_Q] = {"q", NUMBERS, 3, 4},
+    [OPERAND_Q] = {"q", NUMBERS | BIT(F8E4M3FN), 3, 4},
     [OPERAND_K] = {"k", NUMBERS | BIT(F8E4M3FN) | BIT(U8), 3, 4},
     [OPERAND_V] = {"v", NUMBERS | BIT(F8E4M3FN) | BIT(U8), 3, 4},
     [OPERAND_CU_SEQLENS_Q] = {"cu_seqlens_q", INDICES, 1, 1},
@@ -39,6 +39,7 @@ static const kind_t KINDS[OPERANDS] = {
     [OPERAND_MASK_BITS] = {"mask_bits", BIT(U32) | BIT(S32), 3, 4},
     [OPERAND_LEFTPAD_K] = {"leftpad_k", INDICES, 1, 1},
     [OPERAND_MASK_HEAD_SCALE] = {"mask_head_scale", BIT(F32), 1, 1},
+    [OPERAND_Q_DESCALE] = {"q_descale", BIT(F32), 0, 4},
 };
 static const kind_t O = {"O", NUMBERS, 3, 4};
 static const kind_t LSE = {"LSE", BIT(F32), 2, 3};

@@ -137,6 +137,19 @@ const flash_paging_t *take_pages(input_t *in, pages_t *g) {
     return &g->paging;
 }
 
+static void take_q_scales(input_t *in, scales_t *s, float scale) {
+    const uint8_t given = take_byte(in);
+    for (size_t i = 0; i < sizeof s->q / sizeof s->q[0]; i++)
+        s->q[i] = scale;
+    s->quant.q_scale = given & 1 ? s->q : NULL;
+    s->quant.q_scale_stride_batch = given & 2 ? take_byte(in) % MOST_STRIDE : 0;
+    s->quant.q_scale_stride_head = given & 4 ? take_byte(in) % MOST_STRIDE : 0;
+    s->quant.q_token_scale = given & 8 ? s->q : NULL;
+    s->quant.q_token_scale_stride_batch = given & 16 ? take_byte(in) % MOST_STRIDE : 0;
+    s->quant.q_token_scale_stride_seq = given & 32 ? take_byte(in) % MOST_STRIDE : 0;
+    s->quant.q_token_scale_stride_head = given & 64 ? take_byte(in) % MOST_STRIDE : 0;
+}
+
 const flash_quant_t *take_scales(input_t *in, scales_t *s) {
     const uint8_t given = take_byte(in);
     s->quant = (flash_quant_t)FLASH_QUANT_INIT;
@@ -154,6 +167,7 @@ const flash_quant_t *take_scales(input_t *in, scales_t *s) {
     s->quant.v_scale_stride_batch = given & 32 ? take_byte(in) % MOST_STRIDE : 0;
     s->quant.v_scale_stride_head = given & 64 ? take_byte(in) % MOST_STRIDE : 0;
     s->quant.reserved32 = given & 128 ? take_byte(in) % 2 : 0;
+    take_q_scales(in, s, k);
     return &s->quant;
 }
 

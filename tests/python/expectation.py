@@ -50,6 +50,7 @@ def expected_of(
     )
     largest_score = oracle.largest_score(q, k, options.get("softmax_scale"))
     largest_score *= largest_scale(options.get("k_descale"))
+    largest_score *= largest_scale(options.get("q_descale"))
     unit = largest_scale(options.get("v_descale"))
     return Expected(o, lse, naive_o, largest_score, p_dtype, unit)
 

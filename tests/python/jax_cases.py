@@ -25,7 +25,7 @@ def keywords(options: dict[str, object]) -> tuple[dict[str, object], dict[str, o
 
 
 def _array(name: str, value: object) -> np.ndarray:
-    if name in ("k_descale", "v_descale"):
+    if name in ("k_descale", "v_descale", "q_descale"):
         return np.asarray(value, np.float32)
     return np.asarray(value, np.int32) if isinstance(value, tuple) else np.asarray(value)
 

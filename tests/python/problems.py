@@ -63,6 +63,8 @@ class AttentionProblem:
     d_head_v: int | None = None  # None: d_head
     v_dtype: str | None = None  # None: that of k
     diagonal_offset: int = 0
+    q_descale: tuple[tuple[float, ...], ...] | float | None = None
+    q_token_scales: int | None = None  # the seed of a q_descale of tokens
 
     @property
     def types(self) -> tuple[str, str, str]:
@@ -70,7 +72,8 @@ class AttentionProblem:
         takes_any_q = self.dtype in (E4M3, LATENT, *QUANT_BLOCKS)
         wide = "float32" if takes_any_q else self.dtype
         of_q = self.q_dtype or wide
-        return of_q, self.dtype, self.o_dtype or (of_q if takes_any_q else wide)
+        of_o = "float32" if of_q == E4M3 else of_q
+        return of_q, self.dtype, self.o_dtype or (of_o if takes_any_q else wide)
 
     @property
     def type_of_v(self) -> str:
@@ -115,6 +118,12 @@ class AttentionProblem:
             return values
         return np.array(values, np.float32).reshape(self.batch, self.n_heads_kv)
 
+    def _scales_of_q(self) -> object:
+        if self.q_token_scales is None:
+            return self._scales(self.q_descale)
+        rng = np.random.default_rng(self.q_token_scales)
+        return rng.uniform(-2, 2, (*self.q_shape[:-1], 1)).astype(np.float32)
+
     def options(self) -> dict[str, object]:
         """Returns keywords of the oracle."""
         return {
@@ -133,6 +142,7 @@ class AttentionProblem:
             "leftpad_k": self.leftpad_k,
             "k_descale": self._scales(self.k_descale),
             "v_descale": self._scales(self.v_descale),
+            "q_descale": self._scales_of_q(),
         }
 
     def call_options(self) -> dict[str, object]:

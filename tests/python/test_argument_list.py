@@ -31,15 +31,17 @@ REQUIRED = {"cu_seqlens_q", "max_seqlen_q"}
 OPERATORS = {
     "fwd": "softmax_scale causal window_left window_right softcap batch_invariant k_descale "
     "v_descale sinks seqused_q seqused_k alibi_slopes attn_mask mask_bits mask_keys "
-    "attention_chunk leftpad_k n_multiprocessors mask_head_scale diagonal_offset page_holes",
+    "attention_chunk leftpad_k n_multiprocessors mask_head_scale diagonal_offset page_holes "
+    "q_descale",
     "varlen_fwd": "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k page_table v_page_table "
     "page_indptr page_rows softmax_scale causal window_left window_right softcap batch_invariant "
     "k_descale v_descale sinks seqused_q seqused_k alibi_slopes attn_mask mask_bits mask_keys "
-    "attention_chunk leftpad_k n_multiprocessors mask_head_scale diagonal_offset page_holes",
+    "attention_chunk leftpad_k n_multiprocessors mask_head_scale diagonal_offset page_holes "
+    "q_descale",
     "decode": "seqused_k page_table v_page_table page_indptr page_rows max_seqlen_k softmax_scale "
     "causal window_left window_right softcap batch_invariant k_descale v_descale sinks seqused_q "
     "alibi_slopes attn_mask mask_bits mask_keys attention_chunk leftpad_k n_multiprocessors "
-    "mask_head_scale diagonal_offset page_holes",
+    "mask_head_scale diagonal_offset page_holes q_descale",
 }
 
 

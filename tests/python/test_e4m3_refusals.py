@@ -68,6 +68,11 @@ def _o_alone(call: QuantCall) -> None:
     call.args.q.dtype = _abi.FLASH_DTYPE_FP32
 
 
+def _q_alone(call: QuantCall) -> None:
+    _other_keys(call)
+    call.args.q.dtype = _abi.FLASH_DTYPE_E4M3
+
+
 def _other_v(call: QuantCall) -> None:
     call.args.v.dtype = _abi.FLASH_DTYPE_BF16
 
@@ -81,7 +86,7 @@ def _in_lse(call: QuantCall) -> None:
 
 
 def _reserved(call: QuantCall) -> None:
-    call.quant.reserved[7] = 1
+    call.quant.reserved[0] = 1
 
 
 # Every call sees these.
@@ -96,7 +101,15 @@ SHAPE_REFUSALS = {
     "no_array": (
         _no_array, INVALID_ARGUMENT, ["quant.v_scale_stride_head is 1", "quant.v_scale is NULL"],
     ),
-    "q": (_own_dtype, UNSUPPORTED, ["q.dtype is FLASH_DTYPE_E4M3 (4)"]),
+    "q": (_q_alone, UNSUPPORTED, ["q.dtype is FLASH_DTYPE_E4M3 (4), and k.dtype is 2"]),
+    "q_scale": (_set("q_scale", 8), INVALID_ARGUMENT, ["quant.q_scale is given", "q.dtype is"]),
+    "q_token_scale": (
+        _set("q_token_scale", 8), INVALID_ARGUMENT, ["quant.q_token_scale is given", "q.dtype is"],
+    ),
+    "no_q_scale": (
+        _set("q_token_scale_stride_seq", 1), INVALID_ARGUMENT,
+        ["quant.q_token_scale_stride_seq is 1", "quant.q_token_scale is NULL"],
+    ),
     "o": (_o_alone, UNSUPPORTED, ["o.dtype is FLASH_DTYPE_E4M3 (4)"]),
     "v": (_other_v, UNSUPPORTED, ["k.dtype is 4 and v.dtype is 2"]),
     **{
@@ -105,8 +118,16 @@ SHAPE_REFUSALS = {
             INVALID_ARGUMENT,
             [f"quant.{name}_stride_{axis} is -1: negative"],
         )
-        for name in ("k_scale", "v_scale")
+        for name in ("k_scale", "v_scale", "q_scale")
         for axis in ("batch", "head")
+    },
+    **{
+        f"q_token_scale_stride_{axis}": (
+            _set(f"q_token_scale_stride_{axis}", -1),
+            INVALID_ARGUMENT,
+            [f"quant.q_token_scale_stride_{axis} is -1: negative"],
+        )
+        for axis in ("batch", "seq", "head")
     },
 }  # fmt: skip
 # Only flash_forward() sees these.

@@ -46,6 +46,16 @@ PROBLEMS = {
         P, batch=3, cu_seqlens_q=(0, 1, 1, 71), cu_seqlens_k=(0, 90, 95, 140)
     ),
     "e4m3": replace(P, dtype="float8_e4m3fn", k_descale=0.5, v_descale=((1.0, 2.0), (0.5, 1.5))),
+    "e4m3 queries": replace(
+        P, dtype="float8_e4m3fn", q_dtype="float8_e4m3fn", q_descale=((1.0, 2.0), (0.5, 1.5))
+    ),
+    "e4m3 queries, scales of tokens": replace(
+        P, dtype="float8_e4m3fn", q_dtype="float8_e4m3fn", q_token_scales=1, v_descale=0.5
+    ),
+    "ragged, e4m3 queries": replace(
+        P, batch=3, cu_seqlens_q=(0, 1, 1, 71), cu_seqlens_k=(0, 90, 95, 140),
+        dtype="float8_e4m3fn", q_dtype="float8_e4m3fn", q_token_scales=1,
+    ),
     "slopes": replace(P, bias=BiasCase(slopes=2)),
     "decode": AttentionProblem(3, 1, 3000, 8, 2, 64, "bfloat16", seqused_k=(3000, 0, 65)),
     "q8_0": replace(P, dtype="q8_0", q_dtype="bfloat16"),

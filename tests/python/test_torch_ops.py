@@ -99,6 +99,17 @@ PROBLEMS = {
         2, 40, 70, 4, 2, 64, "float8_e4m3fn", "bfloat16", causal=True,
         k_descale=((0.5, 1.0), (2.0, -1.0)), v_descale=2.0,
     ),
+    "e4m3 queries": AttentionProblem(
+        2, 40, 70, 4, 2, 64, "float8_e4m3fn", "float8_e4m3fn", causal=True, o_dtype="float16",
+        q_descale=((0.5, 1.0), (2.0, -1.0)),
+    ),
+    "e4m3 queries, scales of tokens": AttentionProblem(
+        2, 40, 70, 4, 2, 64, "float8_e4m3fn", "float8_e4m3fn", k_descale=0.5, q_token_scales=1,
+    ),
+    "ragged, e4m3 queries": AttentionProblem(
+        2, 40, 70, 4, 2, 64, "float8_e4m3fn", "float8_e4m3fn", q_token_scales=2, v_descale=2.0,
+        cu_seqlens_q=(0, 40, 41), cu_seqlens_k=(0, 70, 103),
+    ),
     "no queries": AttentionProblem(2, 0, 70, 4, 2, 64),
     "no keys": AttentionProblem(2, 5, 0, 4, 2, 64),
 }  # fmt: skip

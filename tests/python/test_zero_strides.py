@@ -51,6 +51,11 @@ _OTHERS = {
         "flash_quant_t.k_scale_stride_head",
         "flash_quant_t.v_scale_stride_batch",
         "flash_quant_t.v_scale_stride_head",
+        "flash_quant_t.q_scale_stride_batch",
+        "flash_quant_t.q_scale_stride_head",
+        "flash_quant_t.q_token_scale_stride_batch",
+        "flash_quant_t.q_token_scale_stride_seq",
+        "flash_quant_t.q_token_scale_stride_head",
     ],
     "is a row's length": [  # and no row is empty
         "flash_paging_t.page_table_stride",

@@ -48,7 +48,7 @@ def options_of(p: AttentionProblem) -> dict[str, Any]:
     for name in ("cu_seqlens_q", "cu_seqlens_k", *LENGTHS_OF_A_CALL):
         if options[name] is not None:
             options[name] = torch.tensor(options[name], dtype=torch.int32)
-    for name in ("k_descale", "v_descale", "sinks"):
+    for name in ("k_descale", "v_descale", "q_descale", "sinks"):
         if isinstance(options[name], np.ndarray):
             options[name] = torch.from_numpy(options[name])
     for name in ("alibi_slopes", "attn_mask", "mask_bits", "mask_head_scale"):

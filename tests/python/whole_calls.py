@@ -136,9 +136,14 @@ class Call:
 _Q_SHAPE = (BATCH, SEQLEN_Q, N_HEADS, D_HEAD)
 
 
-def _forward(k_shape: tuple[int, ...], k_dtype: object = np.float32, q_shape=_Q_SHAPE) -> Call:
+def _forward(
+    k_shape: tuple[int, ...],
+    k_dtype: object = np.float32,
+    q_shape: tuple[int, ...] = _Q_SHAPE,
+    q_dtype: object = np.float32,
+) -> Call:
     call = Call("flash_forward", _abi.flash_forward_args_t(dtype=_abi.FLASH_DTYPE_FP32))
-    call.put_tensor("q", call.random(*q_shape))
+    call.put_tensor("q", call.random(*q_shape, dtype=q_dtype))
     call.put_tensor("k", call.random(*k_shape, dtype=k_dtype))
     call.put_tensor("v", call.random(*k_shape, dtype=k_dtype))
     call.put_tensor("o", np.zeros(q_shape, np.float32), is_output=True)
@@ -195,9 +200,9 @@ def ragged() -> Call:
     return _give_workspace(call)
 
 
-def _put_scales(call: Call) -> None:
+def _put_scales(call: Call, *of_q: str) -> None:
     call.put_struct("quant", _abi.flash_quant_t())
-    for name in ("k_scale", "v_scale"):
+    for name in ("k_scale", "v_scale", *of_q):
         call.put(f"quant.{name}", np.abs(call.random(BATCH, N_HEADS_KV)) + 0.5)
         call.put_stride(f"quant.{name}_stride_batch", f"quant.{name}", 0)
         call.put_stride(f"quant.{name}_stride_head", f"quant.{name}", 1)
@@ -209,6 +214,16 @@ def _put_table(call: Call) -> None:
     call.put("paging.page_table", [[4, 0, 2], [1, 3, 5]])
     call.put_stride("paging.page_table_stride", "paging.page_table", 0)
     call.put("paging.v_page_table", [[4, 0, 2], [1, 3, 5]])
+
+
+def quantised() -> Call:
+    """Q, K and V of e4m3, with every array of scales."""
+    call = _forward((BATCH, SEQLEN_K, N_HEADS_KV, D_HEAD), E4M3, q_dtype=E4M3)
+    _put_scales(call, "q_scale")
+    call.put("quant.q_token_scale", np.abs(call.random(*_Q_SHAPE[:-1])) + 0.5)
+    for axis, name in enumerate(("batch", "seq", "head")):
+        call.put_stride(f"quant.q_token_scale_stride_{name}", "quant.q_token_scale", axis)
+    return _give_workspace(call)
 
 
 def paged() -> Call:
@@ -396,7 +411,7 @@ def appended_to_slots() -> Call:
 CALLS: dict[str, Callable[[], Call]] = {
     build.__name__: build
     for build in (
-        padded, ragged, paged, paged_by_indptr, gradients, ragged_gradients,
+        padded, ragged, quantised, paged, paged_by_indptr, gradients, ragged_gradients,
         combined, combined_from_lists,
         appended, appended_to_pages, appended_by_indptr, appended_to_slots,
     )

@@ -206,6 +206,8 @@ static bool read_member(call_t *c, const member_t *of) {
         return read_positive(object, false, member);
     case 'p':
         return tensor_read_int32(object, c->args.batch, c->q.device, member);
+    case '-':
+        return object == Py_None;
     default:
         return false;
     }

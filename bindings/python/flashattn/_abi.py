@@ -215,7 +215,14 @@ class flash_quant_t(_SizedStructure):
         ("k_scale_stride_head", c_int64),
         ("v_scale_stride_batch", c_int64),
         ("v_scale_stride_head", c_int64),
-        ("reserved", c_uint64 * 8),
+        ("q_scale", c_void_p),
+        ("q_scale_stride_batch", c_int64),
+        ("q_scale_stride_head", c_int64),
+        ("q_token_scale", c_void_p),
+        ("q_token_scale_stride_batch", c_int64),
+        ("q_token_scale_stride_seq", c_int64),
+        ("q_token_scale_stride_head", c_int64),
+        ("reserved", c_uint64 * 1),
     ]
 
 

@@ -90,6 +90,7 @@ ATTENTION = (
     Argument("mask_head_scale", ARRAY, None, "bias"),
     Argument("diagonal_offset", INTEGER, 0, "mask"),
     Argument("page_holes", FLAG, False, "mask"),
+    Argument("q_descale", FACTORS, None, "q_scales"),
 )
 OUTPUTS = (
     Argument("out", ARRAY, None, "outputs"),

@@ -9,8 +9,10 @@ contiguous.
 
 k and v have one type, or in CPU memory two. q may be float32 beside a k of 16 bits, and so may O,
 which is of q's type unless out or out_dtype says otherwise. k and v may also be float8_e4m3fn,
-torch's or that of ml_dtypes, with scales (k_descale, v_descale), beside a q of any other type, and
-so may they be tokens of a latent cache or rows of quantised blocks, which kv_dtype says.
+torch's or that of ml_dtypes, with scales (k_descale, v_descale), beside a q of any other type, or,
+in CPU memory, of that type too, with a scale of its own (q_descale): O is bfloat16 then, unless out
+or out_dtype says otherwise. k and v may be tokens of a latent cache or rows of quantised blocks,
+which kv_dtype says.
 
 Arrays in CUDA memory (float16, bfloat16; O also float32) are computed on their device and on the
 caller's current stream: torch's where torch brought a tensor, otherwise the one that
@@ -66,6 +68,7 @@ def flash_attn_func(
     page_holes: bool = False,
     k_descale: Any = None,
     v_descale: Any = None,
+    q_descale: Any = None,
     kv_dtype: str | tuple[str | None, str | None] | None = None,
     batch_invariant: bool = False,
     n_multiprocessors: int = 0,
@@ -128,6 +131,9 @@ def flash_attn_func(
     k_descale        scale of a k of float8_e4m3fn, whose elements are multiplied by it: a number,
                      or a float32 array [batch, n_heads_kv] of any strides; None: 1
     v_descale        the same for v
+    q_descale        CPU only: the same for a q of float8_e4m3fn, with one scale for all query heads
+                     of a K/V head; or a float32 array [batch, seqlen_q, n_heads, 1], ragged
+                     [total_q, n_heads, 1]: a scale for each token and head
     kv_dtype         "latent_e4m3": k is an array of latent tokens, uint8 [..., 656] in place of
                      [..., d_head], and v the same array; q has a d_head of 576, O of 512
                      (flashattn.latent makes such arrays in CPU memory). "q8_0" or "q4_0": k and v
@@ -141,7 +147,8 @@ def flash_attn_func(
     return_lse       also return the log-sum-exp, float32 [batch, n_heads, seqlen_q]
     out              array to write O to, [batch, seqlen_q, n_heads, d_head_v]; must not overlap the
                      inputs
-    out_dtype        type of O, "float32", "float16" or "bfloat16"; None: that of out, else of q
+    out_dtype        type of O, "float32", "float16" or "bfloat16"; None: that of out, else of q,
+                     "bfloat16" beside q of float8_e4m3fn
     lse              array to write the LSE to, float32, of any strides; implies return_lse
     workspace        CUDA only: memory for the call to work in, a uint8 array on q's device, not
                      used by another stream meanwhile; None: torch allocates it if q is torch's
@@ -175,6 +182,7 @@ def flash_attn_varlen_func(
     page_holes: bool = False,
     k_descale: Any = None,
     v_descale: Any = None,
+    q_descale: Any = None,
     kv_dtype: str | tuple[str | None, str | None] | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,

@@ -19,6 +19,9 @@ from ._tensor import View
 from .device import device_info
 
 _PAGES = _argument_list.names_of("pages")
+_SCALES = _argument_list.names_of("scales", "q_scales")
+# O has this type where q has one that O cannot have.
+_OF_NARROW = {"float8_e4m3fn": "bfloat16"}
 _MASK = tuple(name for name in _argument_list.names_of("bias") if name != "alibi_slopes")
 
 
@@ -41,7 +44,7 @@ class Problem:
         where = [given[name] for name in _PAGES]
         self._is_paged = any(array is not None for array in where)
         ragged_k = given["cu_seqlens_k"] is not None and not self._is_paged
-        self.q = _tensor.tensor_view(q, "q", 3 if self.ragged_q else 4, self.stream)
+        self.q = _tensor.query_view(q, 3 if self.ragged_q else 4, self.stream)
         self.k, self.v = self._keys(k, v, 3 if ragged_k else 4, kv_dtype)
         self._check_shapes()
         self.out_dtype = given["out_dtype"]
@@ -65,8 +68,9 @@ class Problem:
         self._set_pages(*where)
         self._set_ragged(given)
         self._set_lengths(given)
-        if given["k_descale"] is not None or given["v_descale"] is not None:
-            self._set_scales(q, given["k_descale"], given["v_descale"])
+        scales = {name: given[name] for name in _SCALES if given[name] is not None}
+        if scales:
+            self._set_scales(q, **scales)
         self._set_sinks(given["sinks"])
         self._set_slopes(given["alibi_slopes"])
         self._set_bias_mask(*(given[name] for name in _MASK))
@@ -74,7 +78,7 @@ class Problem:
     @property
     def o_dtype(self) -> str:
         """Gives the name of O's type, unless set_output() brings an array of another type."""
-        return self.out_dtype or self.q.dtype
+        return self.out_dtype or _OF_NARROW.get(self.q.dtype, self.q.dtype)
 
     @property
     def device(self) -> int:
@@ -197,11 +201,14 @@ class Problem:
         )
         self.args.paging = ctypes.addressof(self._paging.struct)
 
-    def _set_scales(self, q: Any, k_descale: Any, v_descale: Any) -> None:
+    def _set_scales(
+        self, q: Any, k_descale: Any = None, v_descale: Any = None, q_descale: Any = None
+    ) -> None:
         shape = (self.args.batch, self.args.n_heads_kv)
         self._quant = Quant(q, self.q, shape, self.stream)
         self._quant.set("k_descale", "k_scale", k_descale)
         self._quant.set("v_descale", "v_scale", v_descale)
+        self._quant.set_query(q_descale, self.q.shape)
         self.args.quant = ctypes.addressof(self._quant.struct)
 
     def _set_sinks(self, sinks: Any) -> None:

@@ -1,5 +1,5 @@
-"""This module passes scales of K and V of e4m3: it fills flash_quant_t of a call, and checks what
-the C API cannot see."""
+"""This module passes scales of K, V and Q of e4m3: it fills flash_quant_t of a call, and checks
+what the C API cannot see."""
 
 from __future__ import annotations
 
@@ -37,17 +37,31 @@ class Quant:
             setattr(self.struct, member, self._place(name, _numbers.real(name, value)))
             return
         scale = _tensor.view(value, name, self._stream)
-        self._check(name, scale)
+        self._check(name, scale, self._shape)
+        self._set(member, scale, ("batch", "head"))
+
+    def set_query(self, q_descale: Any, q_shape: tuple[int, ...]) -> None:
+        """Sets the scales of Q: those of an array with as many axes as q are of tokens, a number
+        and those of other arrays are as K's."""
+        if q_descale is None or isinstance(q_descale, numbers.Real):
+            return self.set("q_descale", "q_scale", q_descale)
+        scale = _tensor.view(q_descale, "q_descale", self._stream)
+        if len(scale.shape) != len(q_shape):
+            return self.set("q_descale", "q_scale", q_descale)
+        self._check("q_descale", scale, (*q_shape[:-1], 1))
+        self._set("q_token_scale", scale, ("batch", "seq", "head")[4 - len(q_shape) :])
+
+    def _set(self, member: str, scale: View, axes: tuple[str, ...]) -> None:
         self._kept.append(scale)
         setattr(self.struct, member, scale.data)
-        setattr(self.struct, f"{member}_stride_batch", scale.strides[0])
-        setattr(self.struct, f"{member}_stride_head", scale.strides[1])
+        for axis, stride in zip(axes, scale.strides):
+            setattr(self.struct, f"{member}_stride_{axis}", stride)
 
-    def _check(self, name: str, scale: View) -> None:
+    def _check(self, name: str, scale: View, shape: tuple[int, ...]) -> None:
         if scale.dtype != "float32":
             raise ValueError(f"{name} is {scale.dtype}, not float32")
-        if scale.shape != self._shape:
-            raise ValueError(f"{name} has shape {scale.shape}, not {self._shape}")
+        if scale.shape != shape:
+            raise ValueError(f"{name} has shape {scale.shape}, not {shape}")
         _tensor.check_same_device(self._like_name, self._like_view, **{name: scale})
 
     def _place(self, name: str, number: float) -> int:

@@ -115,6 +115,17 @@ def key_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAULT) 
     return _check_axes(result, name, n_axes)
 
 
+def query_view(q: Any, n_axes: int, stream: int = _stream.DEFAULT) -> View:
+    """Returns such a view of q, which may be of 8 bits, where k is."""
+    result = view(q, "q", stream)
+    if result.dtype not in KEY_DTYPES:
+        raise ValueError(
+            f"q is {result.dtype}: not float16, bfloat16 or float32, nor, beside k and v of it, "
+            "float8_e4m3fn"
+        )
+    return _check_axes(result, "q", n_axes)
+
+
 def named_view(
     array: Any,
     name: str,

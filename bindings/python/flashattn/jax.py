@@ -43,6 +43,7 @@ def flash_attention(
     page_holes: bool = False,
     k_descale: jax.Array | float | None = None,
     v_descale: jax.Array | float | None = None,
+    q_descale: jax.Array | float | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
@@ -67,9 +68,9 @@ def flash_attention(
     q, k, v and the other arrays are JAX's, traced ones included, or what jax.numpy.asarray() takes.
     The arguments mean what they mean in flashattn.flash_attn_func and, with cu_seqlens_q or
     cu_seqlens_k, in flashattn.flash_attn_varlen_func, and have the same shapes and types. Those
-    that are numbers are part of the compiled program: they cannot be traced, except for k_descale
-    and v_descale, and out_dtype may also be a type of jax.numpy. What the arrays do not cover is
-    not written: rows of O and LSE beyond seqused_q hold anything.
+    that are numbers are part of the compiled program: they cannot be traced, except for k_descale,
+    v_descale and q_descale, and out_dtype may also be a type of jax.numpy. What the arrays do not
+    cover is not written: rows of O and LSE beyond seqused_q hold anything.
 
     v may be None: V is the first d_head_v columns of K then, as in latent attention (MLA), and is
     not copied out of it. With kv_dtype "latent_e4m3" v is None or k itself, and d_head_v 512.

@@ -222,6 +222,7 @@ def _attention(
     pages: Pages | None = None,
     k_descale: Scales = None,
     v_descale: Scales = None,
+    q_descale: Scales = None,
     hidden_keys: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns (O, LSE), O once per place of rounding. Rows that are not used (seqused_q) have O = 0
@@ -251,8 +252,9 @@ def _attention(
         lse_at = (*q_at[:-1], slice(None), q_at[-1])
         for head in range(n_heads):
             own = head // group
+            q_scale = _scale_of_rows(q_descale, b, own, (*q_at, head), len(q.shape))
             o[(slice(None), *q_at)][:, :, head], lse[lse_at][head] = _attend(
-                q[q_at][:, head].astype(precision.compute),
+                _decoded(q[q_at][:, head], q_scale, precision),
                 _decoded(k_b[:, own], _scale_of(k_descale, b, own), precision),
                 _decoded(v_b[:, own], _scale_of(v_descale, b, own), precision),
                 scale,
@@ -272,9 +274,16 @@ def _scale_of(scales: Scales, b: int, head: int) -> float:
     return float(scales if np.ndim(scales) == 0 else scales[b][head])
 
 
-def _decoded(x: np.ndarray, scale: float, precision: Precision) -> np.ndarray:
+def _scale_of_rows(scales: Scales, b: int, own: int, at: tuple, n_axes: int) -> float | np.ndarray:
+    """Returns the scale of a head of Q, or [len_q, 1] where each token has one."""
+    if np.ndim(scales) == n_axes:
+        return scales[at]
+    return _scale_of(scales, b, own)
+
+
+def _decoded(x: np.ndarray, scale: float | np.ndarray, precision: Precision) -> np.ndarray:
     with np.errstate(all="ignore"):
-        return x.astype(precision.compute) * precision.compute.type(scale)
+        return x.astype(precision.compute) * np.asarray(scale, precision.compute)
 
 
 def batch_size(q: np.ndarray, k: np.ndarray, cu_seqlens_q: Lengths, cu_seqlens_k: Lengths) -> int:

@@ -32,14 +32,16 @@ from ._torch.append import append
 from ._torch.arguments import Outputs
 from ._torch.call import PLACES, Call, named
 from ._torch.combine import combine
-from ._torch.forward import forward, lse_shape
+from ._torch.forward import forward, lse_shape, type_of_o
 from ._torch.registration import note_written
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_combine", "flash_kv_append"]
 
 backward.register()
 _ops = torch.ops.flashattn
-_RAGGED, _K_DESCALE, _V_DESCALE = (PLACES[x] for x in ("ragged", "k_descale", "v_descale"))
+_RAGGED, _K_DESCALE, _V_DESCALE, _Q_DESCALE = (
+    PLACES[x] for x in ("ragged", "k_descale", "v_descale", "q_descale")
+)
 _AT_SCALES = schemas.NAMES_OF_APPEND.index("k_descale")
 _ZERO = 0
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -72,6 +74,7 @@ def flash_attn_func(
     page_holes: bool = False,
     k_descale: Tensor | float | None = None,
     v_descale: Tensor | float | None = None,
+    q_descale: Tensor | float | None = None,
     batch_invariant: bool = False,
     n_multiprocessors: int = 0,
     return_lse: bool = False,
@@ -101,13 +104,14 @@ def flash_attn_func(
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
     )  # fmt: skip
     are_plain = attention_chunk is n_multiprocessors is diagonal_offset is _ZERO
-    if not (are_plain and leftpad_k is None and page_holes is False):
+    if not (are_plain and leftpad_k is q_descale is None and page_holes is False):
         call += attention_chunk, leftpad_k, n_multiprocessors, diagonal_offset, page_holes
+        call += (q_descale,)
     if extension.forward and not direct.is_compiled():
         found = extension.forward(*call)
         if found is not None:
             return found if out is lse is None else _noted(found, out, lse)
-    if k_descale is v_descale is None and direct.is_possible(q, k, v, sinks):
+    if k_descale is v_descale is q_descale is None and direct.is_possible(q, k, v, sinks):
         return _results(forward(call), out, lse)
     return _attend("fwd" if pages is None else "decode", call)
 
@@ -131,6 +135,7 @@ def flash_attn_varlen_func(
     page_holes: bool = False,
     k_descale: Tensor | float | None = None,
     v_descale: Tensor | float | None = None,
+    q_descale: Tensor | float | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
@@ -168,13 +173,14 @@ def flash_attn_varlen_func(
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
     )  # fmt: skip
     are_plain = attention_chunk is n_multiprocessors is diagonal_offset is _ZERO
-    if not (are_plain and leftpad_k is None and page_holes is False):
+    if not (are_plain and leftpad_k is q_descale is None and page_holes is False):
         call += attention_chunk, leftpad_k, n_multiprocessors, diagonal_offset, page_holes
+        call += (q_descale,)
     if extension.forward and not direct.is_compiled():
         found = extension.forward(*call)
         if found is not None:
             return found if out is lse is None else _noted(found, out, lse)
-    if k_descale is v_descale is None and direct.is_possible(q, k, v, sinks):
+    if k_descale is v_descale is q_descale is None and direct.is_possible(q, k, v, sinks):
         return _results(forward(call), out, lse)
     return _attend("varlen_fwd", call)
 
@@ -295,7 +301,7 @@ def _attend(operator: str, call: Call) -> Any:
     """Computes attention with scales by a call of the library, or by this operator where torch has
     to see it."""
     q, k, v, out, lse, return_lse, out_dtype = call[:7]
-    if not call[_K_DESCALE] is call[_V_DESCALE] is None:
+    if not call[_K_DESCALE] is call[_V_DESCALE] is None or len(call) > _Q_DESCALE:
         call = _with_arrays_of_scales(call)
         if direct.is_possible(q, k, v):
             return _results(forward(call), out, lse)
@@ -327,7 +333,8 @@ def _record(operator: str, arguments: tuple, outputs: Outputs) -> Any:
         like = like[:1].squeeze(0)
     if out is None:
         width = like.shape[-1] if is_combine else arguments[2].shape[-1]
-        out = torch.empty(*like.shape[:-1], width, dtype=dtype or like.dtype, device=like.device)
+        of_o = dtype or type_of_o(like.dtype)
+        out = torch.empty(*like.shape[:-1], width, dtype=of_o, device=like.device)
     elif dtype is not None and out.dtype != dtype:
         raise ValueError(f"out is {out.dtype}, and out_dtype {dtype}")
     if lse is None and return_lse:
@@ -341,11 +348,20 @@ def _with_arrays_of_scales(call: Call) -> Call:
     q, k, ragged = call[0], call[1], call[_RAGGED]
     cu_seqlens_q = None if ragged is None else ragged[0]
     scales = _scales_of(call[_K_DESCALE], call[_V_DESCALE], q, cu_seqlens_q, k)
-    return (*call[:_K_DESCALE], *scales, *call[_V_DESCALE + 1 :])
+    call = (*call[:_K_DESCALE], *scales, *call[_V_DESCALE + 1 :])
+    if len(call) <= _Q_DESCALE:
+        return call
+    q_scale = _scales_of(call[_Q_DESCALE], None, q, cu_seqlens_q, k, "q_descale")[0]
+    return (*call[:_Q_DESCALE], q_scale, *call[_Q_DESCALE + 1 :])
 
 
 def _scales_of(
-    k_descale: Any, v_descale: Any, tokens: Tensor, cu_seqlens: Tensor | None, k: Tensor
+    k_descale: Any,
+    v_descale: Any,
+    tokens: Tensor,
+    cu_seqlens: Tensor | None,
+    k: Tensor,
+    first_name: str = "k_descale",
 ) -> tuple:
     """Returns both scales; a number becomes a tensor [batch, n_heads_kv] that repeats it. The
     sequences are those of cu_seqlens or, without it, of the first axis of four of tokens.
@@ -358,7 +374,7 @@ def _scales_of(
         batch = _shape_of(tokens)[0] if len(_shape_of(tokens)) == 4 else 1
     shape = batch, (1, 1, *_shape_of(k))[-2]
     return (
-        _scale_of("k_descale", k_descale, tokens, shape),
+        _scale_of(first_name, k_descale, tokens, shape),
         _scale_of("v_descale", v_descale, tokens, shape),
     )
 

@@ -101,6 +101,21 @@ NEVER_INLINE void gather_fp32(const tile_scratch_t *t, const flash_params_t *p,
     }
 }
 
+/* Loads rows of e4m3, each with its own scale. */
+NEVER_INLINE void gather_e4m3(const tile_scratch_t *t, const flash_params_t *p,
+                              const cpu_task_t *task) {
+    cpu_row_t row = cpu_row(p, task, 0);
+    for (int64_t r = 0; r < t->n_rows; r++, row = cpu_next_row(p, task, row)) {
+        const int64_t index = cpu_row_index(task, &p->q_stride, row);
+        const void *codes = element_at(p->q, index, FLASH_DTYPE_E4M3);
+        const vec_t unit = vec_set1(E4M3_UNIT), scale = vec_set1(cpu_q_scale(p, task, row));
+        for (int64_t i = 0; i < t->d_pad; i += VEC_WIDTH) {
+            const vec_t x = vec_mul(load_columns(FLASH_DTYPE_E4M3, codes, i, t->d), unit);
+            vec_store(FLASH_DTYPE_FP32, t->q + r * t->d_pad + i, vec_mul(x, scale));
+        }
+    }
+}
+
 /* Loads rows of Q of a type that goes with keys of dtype. pairs: keys are in place and loaded by
  * load_pair(), otherwise packed or decoded; those of 8 bits keep their own order in all cases.
  * Families that multiply pairs of bf16 have no rows of fp32 (codegen/facts.py). */
@@ -111,6 +126,8 @@ static inline void gather_q(const tile_scratch_t *t, const flash_params_t *p,
         gather_fp16(t, p, task, paired && p->q_dtype == dtype);
     else if (rows_are(p->q_dtype, FLASH_DTYPE_BF16))
         gather_bf16(t, p, task, paired && p->q_dtype == dtype);
+    else if (has_kernel_of(FLASH_DTYPE_E4M3) && p->q_dtype == FLASH_DTYPE_E4M3)
+        gather_e4m3(t, p, task);
     else if (!VEC_DOTS_BF16)
         gather_fp32(t, p, task, dtype, paired);
     if (keys_are(dtype, FLASH_DTYPE_E4M3))

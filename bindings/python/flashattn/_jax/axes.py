@@ -70,6 +70,8 @@ class _Names:
             return (None if "page_rows" in self._shapes else self._along, None)[:n_axes]
         if name in _OF_A_SEQUENCE:
             return (self._along,)
+        if name == "q_descale":
+            return self._of_q if n_axes > 2 else (self._along, KV_HEADS)[2 - n_axes :]
         if name in _OF_HEADS:
             return (self._along, _OF_HEADS[name])[2 - n_axes :]
         return (None,) * n_axes if name != "q" else self._of_q

@@ -13,7 +13,7 @@ from .axes import BATCH, Axes, axes_of
 from .call import Call
 
 # These can have a batch of their own, where one for all is given.
-_MAY_GROW = ("k_descale", "v_descale", "alibi_slopes", "attn_mask", "mask_bits")
+_MAY_GROW = ("k_descale", "v_descale", "q_descale", "alibi_slopes", "attn_mask", "mask_bits")
 
 
 def batched(

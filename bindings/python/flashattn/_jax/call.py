@@ -180,7 +180,7 @@ def _stand_in(name: str, array: Any, given: Mapping[str, Any]) -> Any:
     that no row is out of range; cu_seqlens end at the last token.
     """
     shape, dtype = array.shape, np.dtype(array.dtype)
-    if name in ("k_descale", "v_descale") and not shape:
+    if name in ("k_descale", "v_descale", "q_descale") and not shape:
         return 1.0
     if len(shape) == 1:
         values = np.zeros(shape, dtype)

@@ -61,7 +61,10 @@ def _without_gradient(name: str) -> Callable[[Any], Any]:
 
 WITHOUT_GRADIENT = {
     name: _without_gradient(name)
-    for name in ("alibi_slopes", "attn_mask", "mask_head_scale", "k_descale", "v_descale")
+    for name in (
+        *("alibi_slopes", "attn_mask", "mask_head_scale"),
+        *("k_descale", "v_descale", "q_descale"),
+    )
 }
 
 

@@ -10,8 +10,9 @@ from typing import Any, Optional
 
 from torch import Tensor, dtype
 
-# Scales holds k_descale, v_descale: float32 [batch, n_heads_kv].
-Scales = tuple[Optional[Tensor], Optional[Tensor]]
+# Scales holds k_descale, v_descale, q_descale: float32 [batch, n_heads_kv], the last also of the
+# shape of q with one column.
+Scales = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]
 # Pages holds page_table, v_page_table, page_indptr, page_rows.
 Pages = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor]]
 # Bias holds alibi_slopes, attn_mask, mask_bits, mask_keys, mask_head_scale.

@@ -51,14 +51,19 @@ def named(call: Call) -> dict[str, Any]:
 
 
 # The extension reads these into members of flash_forward_args_t: each has its place in a call, the
-# letter of its kind, and the offset of the member, or the flag.
-MEMBERS_OF_CALL = tuple(
-    (
-        PLACES[argument.name],
-        ord(argument.kind.member),
-        argument.flag
-        if argument.kind is FLAG
-        else getattr(_abi.flash_forward_args_t, argument.name).offset,
-    )
-    for argument in MEMBERS
+# letter of its kind, and the offset of the member, or the flag. It gives up a call with q_descale,
+# which has members of another struct.
+_ABSENT = ord("-")
+MEMBERS_OF_CALL = (
+    *(
+        (
+            PLACES[argument.name],
+            ord(argument.kind.member),
+            argument.flag
+            if argument.kind is FLAG
+            else getattr(_abi.flash_forward_args_t, argument.name).offset,
+        )
+        for argument in MEMBERS
+    ),
+    (PLACES["q_descale"], _ABSENT, 0),
 )

@@ -33,6 +33,7 @@ _records_gradients = torch.is_grad_enabled
 _empty_like = torch.empty_like
 _SIZE = structs.FORWARD.size
 _pack = structs.FORWARD.pack_into
+_E4M3 = _abi.FLASH_DTYPE_E4M3
 _CPU, _CUDA = _abi.FLASH_DEVICE_CPU, _abi.FLASH_DEVICE_CUDA
 _CAUSAL, _WINDOW = _abi.FLASH_FLAG_CAUSAL, _abi.FLASH_FLAG_WINDOW
 _BATCH_INVARIANT, _BROADCAST = _abi.FLASH_FLAG_BATCH_INVARIANT, _abi.FLASH_FLAG_BROADCAST
@@ -42,6 +43,7 @@ _NO_BIAS = (0, 0, 0)
 # The last arguments of a call are read alike, by their kinds: those whose members follow d_head_v,
 # in the order of the members, and flags.
 _LAST = [argument for argument in MEMBERS if PLACES[argument.name] >= N_FIRST]
+_AT_Q_DESCALE = PLACES["q_descale"] - N_FIRST  # behind these
 _NO_MEMBERS = [argument.default or 0 for argument in _LAST if argument.kind is not FLAG]
 _frames: list[ForwardFrame] = []
 
@@ -111,6 +113,7 @@ def _forward(frame: ForwardFrame, call: Call) -> tuple[Tensor, Tensor | None]:
         and is_compact
         and d_head_v == d_head
         and (cu_q or q_batch == seqlen_q * q_seq)
+        and q_dtype != _E4M3
     ):
         out = _empty_like(q)  # this is the fastest way to a contiguous tensor
         of_out = out.data_ptr(), q_batch, q_seq, q_head, q_dtype
@@ -123,8 +126,10 @@ def _forward(frame: ForwardFrame, call: Call) -> tuple[Tensor, Tensor | None]:
         used_q = placement.lengths(seqused_q, batch, index)
     if seqused_k is not None:
         used_k = placement.lengths(seqused_k, batch, index)
-    if k_descale is not None or v_descale is not None:
-        placement.scales(frame, (k_descale, v_descale), batch, n_heads_kv, index)
+    q_descale = last[_AT_Q_DESCALE] if last else None
+    if not k_descale is v_descale is q_descale is None:
+        scales = k_descale, v_descale, q_descale
+        placement.scales(frame, scales, (batch, n_heads_kv), q.shape, index)
         quant = frame.quant_address
     if sinks is not None:
         sinks = placement.sinks(sinks, n_heads, index)
@@ -341,7 +346,8 @@ def _outputs(
     o_shape = (*q.shape[:-1], d_head_v)
     if out is None:
         # torch.empty takes half as long for lengths one by one as for a tuple of them.
-        out = torch.empty(*o_shape, dtype=q.dtype if dtype is None else dtype, device=q.device)
+        of_o = type_of_o(q.dtype) if dtype is None else dtype
+        out = torch.empty(*o_shape, dtype=of_o, device=q.device)
     else:
         check_output(out, o_shape, index)
         if dtype is not None and out.dtype is not dtype:
@@ -379,6 +385,11 @@ def check_lse(lse: Tensor) -> None:
     strides are 0: the C API takes such strides for those of a contiguous tensor."""
     if lse.dtype is not torch.float32 or (not any(lse.stride()) and lse.numel() > 1):
         raise Unsound
+
+
+def type_of_o(dtype: torch.dtype) -> torch.dtype:
+    """Returns the type of an O that nobody names, beside a q of this one."""
+    return torch.bfloat16 if dtype is torch.float8_e4m3fn else dtype
 
 
 def lse_shape(q: Tensor) -> tuple[int, ...]:

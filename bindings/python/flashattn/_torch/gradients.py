@@ -17,7 +17,7 @@ from .schemas import NAMES, NAMES_OF_GRADIENTS
 DERIVED = ("q", "k", "v", "sinks")
 # OPERATORS says which operator computes the gradients of which.
 OPERATORS = {"fwd": "bwd", "varlen_fwd": "varlen_bwd"}
-_SCALES = ("k_descale", "v_descale")
+_SCALES = ("k_descale", "v_descale", "q_descale")
 _PAGES = ("page_table", "v_page_table", "page_indptr", "page_rows")
 _KV_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -141,25 +141,35 @@ def _check_ends(table: Tensor, indptr: Tensor | None, rows: Tensor | None, batch
         raise Unsound
 
 
-def scales(frame: CacheFrame, of: Scales, batch: int, n_heads_kv: int, index: int) -> None:
-    """Packs flash_quant_t into the frame."""
-    addresses: list[int] = []
-    strides: list[int] = []
-    for scale in of:
-        if scale is None:
-            addresses.append(0)
-            strides += (0, 0)
-            continue
-        if (
-            scale.dtype is not torch.float32
-            or scale.shape != (batch, n_heads_kv)
-            or not is_at(scale, index)
-            or (scale.requires_grad and torch.is_grad_enabled())
-        ):
-            raise Unsound
-        addresses.append(_address(scale))
-        strides += _used_strides(scale)
-    structs.QUANT.pack_into(frame.quant, 0, structs.QUANT.size, *addresses, *strides)
+def scales(
+    frame: CacheFrame, of: Scales, shape: tuple[int, int], q_shape: tuple[int, ...], index: int
+) -> None:
+    """Packs flash_quant_t into the frame. shape is that of one scale for each batch entry and K/V
+    head."""
+    k_scale, v_scale, q_scale = of
+    of_k, of_v = _scale(k_scale, shape, index), _scale(v_scale, shape, index)
+    of_q, of_tokens = (0, 0, 0), (0, 0, 0, 0)
+    if q_scale is not None and q_scale.dim() == len(q_shape):
+        address, *strides = _scale(q_scale, (*q_shape[:-1], 1), index)
+        of_tokens = (address, *(0, *strides[:-1])[-3:])
+    else:
+        of_q = _scale(q_scale, shape, index)
+    members = of_k[0], of_v[0], *of_k[1:], *of_v[1:], *of_q, *of_tokens
+    structs.QUANT.pack_into(frame.quant, 0, structs.QUANT.size, *members)
+
+
+def _scale(scale: Tensor | None, shape: tuple[int, ...], index: int) -> tuple[int, ...]:
+    """Returns the address and the strides of scales of this shape, all 0 without them."""
+    if scale is None:
+        return 0, 0, 0
+    if (
+        scale.dtype is not torch.float32
+        or scale.shape != shape
+        or not is_at(scale, index)
+        or (scale.requires_grad and torch.is_grad_enabled())
+    ):
+        raise Unsound
+    return _address(scale), *_used_strides(scale)
 
 
 def sinks(array: Tensor, n_heads: int, index: int) -> Tensor:

@@ -17,7 +17,7 @@ from torch.autograd.graph import increment_version
 
 from . import derivatives, gradients
 from .combine import combine
-from .forward import forward, lse_shape
+from .forward import forward, lse_shape, type_of_o
 from .schemas import ARGUMENTS, call_maker, names_of
 
 # Compilers must hand tensors over with the strides that they would have without compiling: strides
@@ -83,7 +83,7 @@ def _shapes(name: str) -> dict[str, Callable]:
         shape = first.shape[1:]
         if name != "combine":  # O has the heads of q, and those are as wide as heads of v
             shape = (*first.shape[:-1], arguments[2].shape[-1])
-        return first.new_empty(shape, dtype=out_dtype or first.dtype)
+        return first.new_empty(shape, dtype=out_dtype or type_of_o(first.dtype))
 
     def with_lse(*arguments: Any, out_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         out = default(*arguments, out_dtype=out_dtype)

@@ -40,7 +40,8 @@ ARGUMENTS = {
 # ARGUMENTS_OF_GRADIENTS holds those of the operators that compute gradients: what the forward pass
 # had and returned, without pages and scales, of which there are none.
 _OF_FORWARD = ("Tensor d_o", *_QKV, "Tensor o", "Tensor lse")
-_DERIVED = _optional(*{argument.group for argument in ATTENTION} - {"ragged", "pages", "scales"})
+_UNDERIVED = {"ragged", "pages", "scales", "q_scales"}
+_DERIVED = _optional(*{argument.group for argument in ATTENTION} - _UNDERIVED)
 ARGUMENTS_OF_GRADIENTS = {
     "bwd": ", ".join((*_OF_FORWARD, *_DERIVED)),
     "varlen_bwd": ", ".join((*_OF_FORWARD, *_WITHOUT_DEFAULTS, *_DERIVED)),

@@ -219,7 +219,14 @@ pub struct flash_quant_t {
     pub k_scale_stride_head: i64,
     pub v_scale_stride_batch: i64,
     pub v_scale_stride_head: i64,
-    pub reserved: [u64; 8],
+    pub q_scale: *const f32,
+    pub q_scale_stride_batch: i64,
+    pub q_scale_stride_head: i64,
+    pub q_token_scale: *const f32,
+    pub q_token_scale_stride_batch: i64,
+    pub q_token_scale_stride_seq: i64,
+    pub q_token_scale_stride_head: i64,
+    pub reserved: [u64; 1],
 }
 impl flash_quant_t {
     pub const INIT: Self = Self { struct_size: size_of::<Self>() as u32, ..unsafe { core::mem::zeroed() } };
@@ -536,7 +543,14 @@ const _: () = {
     assert!(offset_of!(flash_quant_t, k_scale_stride_head) == 32);
     assert!(offset_of!(flash_quant_t, v_scale_stride_batch) == 40);
     assert!(offset_of!(flash_quant_t, v_scale_stride_head) == 48);
-    assert!(offset_of!(flash_quant_t, reserved) == 56);
+    assert!(offset_of!(flash_quant_t, q_scale) == 56);
+    assert!(offset_of!(flash_quant_t, q_scale_stride_batch) == 64);
+    assert!(offset_of!(flash_quant_t, q_scale_stride_head) == 72);
+    assert!(offset_of!(flash_quant_t, q_token_scale) == 80);
+    assert!(offset_of!(flash_quant_t, q_token_scale_stride_batch) == 88);
+    assert!(offset_of!(flash_quant_t, q_token_scale_stride_seq) == 96);
+    assert!(offset_of!(flash_quant_t, q_token_scale_stride_head) == 104);
+    assert!(offset_of!(flash_quant_t, reserved) == 112);
     assert!(size_of::<flash_mask_t>() == 96);
     assert!(offset_of!(flash_mask_t, struct_size) == 0);
     assert!(offset_of!(flash_mask_t, kind) == 4);
