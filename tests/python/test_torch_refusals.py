@@ -71,7 +71,7 @@ REFUSALS: dict[str, tuple[Callable, dict[str, Any], str]] = {
         _padded, {"v": torch.nested.nested_tensor([torch.ones(7, 2, 8)] * 2)}, "v is a nested ten",
     ),
     "heads": (_padded, {"q": torch.randn(2, 5, 3, 8)}, "n_heads is 3: not a multiple"),
-    "e4m3 of q": (_padded, {"q": torch.ones(2, 5, 4, 8).to(E4M3)}, "q is float8_e4m3fn"),
+    "e4m3 of q": (_padded, {"q": torch.ones(2, 5, 4, 8).to(E4M3)}, "q.dtype is FLASH_DTYPE_E4M3"),
     "scale 0": (_padded, {"softmax_scale": 0.0}, "softmax_scale is 0.0, which is 0 in float32"),
     "scale of 1e-50": (_padded, {"softmax_scale": 1e-50}, "softmax_scale is 1e-50"),
     "scale of 1e50": (_padded, {"softmax_scale": 1e50}, "softmax_scale is inf"),
