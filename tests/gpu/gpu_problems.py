@@ -149,8 +149,8 @@ def device_options(p: AttentionProblem) -> dict[str, object]:
     options = p.call_options()
     for name in ("cu_seqlens_q", "cu_seqlens_k", *LENGTHS_OF_A_CALL):
         options[name] = lengths(options[name])
-    arrays = ("k_descale", "v_descale", "sinks", "alibi_slopes", "attn_mask", "mask_bits")
-    for name in (*arrays, "mask_head_scale"):
+    scales = ("k_descale", "v_descale", "q_descale", "mask_head_scale")
+    for name in (*scales, "sinks", "alibi_slopes", "attn_mask", "mask_bits"):
         if isinstance(options.get(name), np.ndarray):
             options[name] = on_device(options[name])
     return options

@@ -252,7 +252,7 @@ def _exact_of_random_inputs(g: GradientProblem) -> tuple[Gradients, Gradients]:
 def gradient_options(p: AttentionProblem) -> dict[str, object]:
     """Returns keywords of the oracle of gradients."""
     options = p.options()
-    return {x: y for x, y in options.items() if x not in ("k_descale", "v_descale")}
+    return {x: y for x, y in options.items() if x not in ("k_descale", "v_descale", "q_descale")}
 
 
 def _exact(call: tuple, options: dict) -> tuple[Gradients, Gradients]:
