@@ -891,8 +891,7 @@ typedef struct flash_forward_args {
      * (docs/masks.md), and a window may lie wholly beside the query: keys p - 5 ... p - 2 are an
      * offset of -2 and a window of 3 to the left and 0 to the right. A query that sees no key has
      * O = 0 and LSE = -infinity. No query may stand beyond 2^31 - 1 keys from the first one:
-     * seqlen_q - 2^31 < diagonal_offset < 2^31 - seqlen_k. On CUDA devices it must be 0 so far;
-     * else the call is refused with FLASH_ERROR_UNSUPPORTED. */
+     * seqlen_q - 2^31 < diagonal_offset < 2^31 - seqlen_k. */
     int64_t diagonal_offset;
     /* 0. Room for dropout (its probability, seed and offset) and for positions of queries. Another
      * type of V needs none, since a tensor has its own, nor do other scales, which flash_quant_t

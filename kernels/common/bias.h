@@ -46,12 +46,13 @@ FLASH_HOST_DEVICE static inline float flash_scaled_number(float number, float fa
 }
 
 /* Returns the row of query i of a head. */
-FLASH_HOST_DEVICE static inline flash_bias_row_t flash_bias_row(const flash_bias_t *bias,
+FLASH_HOST_DEVICE static inline flash_bias_row_t flash_bias_row(const flash_params_t *p,
                                                                 const flash_sequence_t *s,
                                                                 int64_t batch_index, int64_t head,
                                                                 int64_t i) {
+    const flash_bias_t *bias = &p->bias;
     flash_bias_row_t row = {0, bias->first_key, 0, 0.0f, 1.0f};
-    row.diagonal = (int32_t)(i + s->len_k - s->len_q);
+    row.diagonal = (int32_t)(i + s->len_k - s->len_q + p->diagonal_offset);
     if (bias->alibi_slopes)
         row.slope =
             flash_load_of_head(bias->alibi_slopes, batch_index * bias->alibi_stride_batch + head);

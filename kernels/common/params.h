@@ -131,7 +131,7 @@ typedef struct flash_params {
     int32_t least_queries;
     int32_t most_queries;
     int32_t pack_shift;      /* 2^pack_shift query heads of a group share tiles, in SM90 kernels */
-    int32_t diagonal_offset; /* keys; only CPU kernels look at it: see shifted.h */
+    int32_t diagonal_offset; /* keys; another than 0 needs a row with windows */
     flash_q_scale_t q_scale; /* only CPU kernels look at it */
 } flash_params_t;
 

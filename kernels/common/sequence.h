@@ -101,9 +101,11 @@ FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_para
 }
 
 /* ---- What queries see. Masks are bottom-right aligned: query i stands at key i + len_k - len_q,
- * its place. From query to query, both ends of what they see move right or stay. ---- */
+ * its place, or diagonal_offset keys further. From query to query, both ends of what they see move
+ * right or stay. ---- */
 
-/* Returns the keys that query i of the sequence sees where no chunk hides any. */
+/* Returns the keys that query i of the sequence sees where no chunk hides any, and the diagonal is
+ * not shifted. */
 FLASH_HOST_DEVICE static inline flash_range_t
 flash_window_keys(const flash_params_t *p, const flash_sequence_t *s, int64_t i) {
     const int64_t diagonal = i + s->len_k - s->len_q;
@@ -132,17 +134,19 @@ FLASH_HOST_DEVICE static inline flash_range_t flash_attention_chunk_at(const fla
     return chunk;
 }
 
-/* Returns the keys that query i of the sequence sees. */
+/* Returns the keys that query i of the sequence sees. A range of none is at the side of the keys at
+ * which the query stands. */
 FLASH_HOST_DEVICE static inline flash_range_t
 flash_visible_keys(const flash_params_t *p, const flash_sequence_t *s, int64_t i) {
-    flash_range_t keys = flash_window_keys(p, s, i);
+    const int64_t unshifted = i + p->diagonal_offset; /* this query would stand there without */
+    flash_range_t keys = flash_window_keys(p, s, unshifted);
     if (p->attention_chunk > 0) {
-        const flash_range_t chunk = flash_attention_chunk_at(p, i + s->len_k - s->len_q);
+        const flash_range_t chunk = flash_attention_chunk_at(p, unshifted + s->len_k - s->len_q);
         keys.begin = chunk.begin > keys.begin ? chunk.begin : keys.begin;
         keys.end = chunk.end < keys.end ? chunk.end : keys.end;
-        if (keys.end <= keys.begin) /* the query stands before the first key */
-            keys.begin = keys.end = 0;
     }
+    if (keys.end <= keys.begin)
+        keys.begin = keys.end = unshifted >= s->len_q ? s->len_k : 0;
     return keys;
 }
 

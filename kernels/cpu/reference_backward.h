@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_CPU_REFERENCE_BACKWARD_H
 
 #include "cpu/backward_kernel.h"
+#include "cpu/bias_row.h"
 #include "cpu/gradient_rows.h"
 #include "cpu/mask_elements.h"
 
@@ -35,13 +36,12 @@ static inline reference_query_t reference_query(const flash_params_t *p, const f
     const cpu_row_t r = cpu_row(p, task, row);
     const flash_sequence_t *s = &task->sequence;
     const int64_t at = flash_row_index(p, g, s, task->batch_index, r.head, r.query);
-    const reference_query_t query = {
-        .bias = flash_shifted_bias_row(p, s, task->batch_index, r.head, r.query),
-        .keys = cpu_row_keys(p, task, r),
-        .q_index = cpu_row_index(task, &p->q_stride, r),
-        .d_o_index = cpu_row_index(task, &g->d_o_stride, r),
-        .log_sum = (double)g->row_log_sum[at],
-        .d = (double)g->row_d[at]};
+    const reference_query_t query = {.bias = cpu_bias_row(p, s, task->batch_index, r.head, r.query),
+                                     .keys = cpu_row_keys(p, task, r),
+                                     .q_index = cpu_row_index(task, &p->q_stride, r),
+                                     .d_o_index = cpu_row_index(task, &g->d_o_stride, r),
+                                     .log_sum = (double)g->row_log_sum[at],
+                                     .d = (double)g->row_d[at]};
     return query;
 }
 

@@ -7,7 +7,7 @@
 
 #include "common/kv.h"
 #include "common/scale.h"
-#include "common/shifted.h"
+#include "common/sequence.h"
 #include "common/sink.h"
 #include "cpu/convert.h"
 #include "cpu/cpu_kernel.h"
@@ -118,7 +118,7 @@ static inline bool cpu_in_one_page(const flash_params_t *p, flash_range_t keys) 
 /* Returns the keys of the task that the row sees; {0, 0} when there are none. */
 static inline flash_range_t cpu_row_keys(const flash_params_t *p, const cpu_task_t *task,
                                          cpu_row_t row) {
-    flash_range_t keys = flash_shifted_keys(p, &task->sequence, row.query);
+    flash_range_t keys = flash_visible_keys(p, &task->sequence, row.query);
     if (keys.begin < task->keys.begin)
         keys.begin = task->keys.begin;
     if (keys.end > task->keys.end)

@@ -1,6 +1,6 @@
 /*
  * This file finds the packed rows that see some of a block of keys: the inverse of
- * flash_shifted_keys().
+ * flash_visible_keys().
  */
 #ifndef FLASH_KERNELS_CPU_SEEING_ROWS_H
 #define FLASH_KERNELS_CPU_SEEING_ROWS_H

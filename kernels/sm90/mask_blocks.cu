@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(SM90_MASK_BLOCKS_WARPS *warp_lanes)
     const flash_range_t keys = {key, min(key + params.B_c, s.len_k)};
     if (keys.begin >= seen.end || keys.end <= seen.begin)
         return;
-    const flash_bias_row_t row = flash_bias_row(&p.bias, &s, at.entry, at.head, first_row);
+    const flash_bias_row_t row = flash_bias_row(&p, &s, at.entry, at.head, first_row);
     const int effect = effect_on(p.bias, row, rows, keys);
     if (threadIdx.x % warp_lanes == 0)
         m.effects[flash_mask_blocks_at(&m, at.entry, at.head, at.tile) + at.block] =

@@ -48,6 +48,12 @@ static __device__ __forceinline__ flash_sequence_t sequence_of(const flash_param
         return flash_sequence_t{0, 0, p.seqlen_q, p.seqlen_k};
 }
 
+/* Returns how far the diagonal is shifted, which takes a row with windows. */
+template <flash_config_t C>
+static __device__ __forceinline__ int32_t diagonal_offset(const flash_params_t &p) {
+    return has_window<C> ? p.diagonal_offset : 0;
+}
+
 /* Returns the keys that row i of the tile's sequence sees. */
 template <flash_config_t C>
 static __device__ __forceinline__ flash_range_t visible_keys(const flash_params_t &p,

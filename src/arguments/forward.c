@@ -84,8 +84,7 @@ static flash_status_t check_not_negative(const char *name, float value) {
     return FLASH_SUCCESS;
 }
 
-/* Places of queries, and their distances from keys, have 32 bits. No kernel for CUDA devices looks
- * at an offset. */
+/* Places of queries, and their distances from keys, have 32 bits. */
 static flash_status_t check_diagonal_offset(const flash_forward_args_t *a) {
     const int64_t offset = a->diagonal_offset;
     FLASH_REQUIRE(offset >= a->seqlen_q - INT32_MAX && offset <= INT32_MAX - a->seqlen_k,
@@ -93,10 +92,6 @@ static flash_status_t check_diagonal_offset(const flash_forward_args_t *a) {
                   "diagonal_offset is %" PRId64 ": of %" PRId64 " queries over %" PRId64
                   " keys, some would stand beyond 2^31 - 1 keys from the first one",
                   offset, a->seqlen_q, a->seqlen_k);
-    FLASH_REQUIRE(offset == 0 || !is_for_cuda(a), FLASH_ERROR_UNSUPPORTED,
-                  "diagonal_offset is %" PRId64 ", and device is 0x%x: no kernel for CUDA devices "
-                  "serves one",
-                  offset, (unsigned)a->device);
     return FLASH_SUCCESS;
 }
 
@@ -215,10 +210,12 @@ static void set_attention_chunk(flash_params_t *p, const flash_forward_args_t *a
     p->by_attention_chunk = flash_divider(p->attention_chunk);
 }
 
+/* A causal mask that is shifted is a window. */
 static int32_t needed_mask(const flash_params_t *p) {
-    if (p->window_left != UNBOUNDED || p->window_right > 0 || p->attention_chunk > 0)
+    const bool is_causal = p->window_right == 0 && p->diagonal_offset == 0;
+    if (p->window_left != UNBOUNDED || p->attention_chunk > 0)
         return FLASH_FEATURE_WINDOW;
-    return p->window_right == 0 ? FLASH_FEATURE_CAUSAL : 0;
+    return is_causal ? FLASH_FEATURE_CAUSAL : p->window_right >= 0 ? FLASH_FEATURE_WINDOW : 0;
 }
 
 static int32_t needed_features(const flash_params_t *p) {

@@ -5,7 +5,7 @@
 
 #include "core/int64.h"
 #include "cpu/way.h"
-#include "kernels/common/shifted.h"
+#include "kernels/common/sequence.h"
 
 /* A sequence with fewer keys is never split. */
 enum { SPLIT_LEAST_KEYS = 4 * SPLIT_MIN_KEYS };
@@ -107,8 +107,8 @@ cpu_cut_bounds_t cpu_cut_bounds(const cpu_family_t *family, const flash_config_t
 flash_range_t cpu_cut_visible_keys(const flash_params_t *params, const flash_sequence_t *sequence) {
     if (sequence->len_q <= 0)
         return (flash_range_t){0, 0};
-    return (flash_range_t){flash_shifted_keys(params, sequence, 0).begin,
-                           flash_shifted_keys(params, sequence, sequence->len_q - 1).end};
+    return (flash_range_t){flash_visible_keys(params, sequence, 0).begin,
+                           flash_visible_keys(params, sequence, sequence->len_q - 1).end};
 }
 
 static void split_keys(const cpu_family_t *family, const flash_config_t *config,
@@ -180,8 +180,8 @@ static void set_row_block(cpu_task_t *task, const flash_params_t *params, const 
     task->row_end = min64(task->row_begin + rows, cut->n_rows);
     const int64_t first = task->row_begin / params->group;
     const int64_t last = (task->row_end - 1) / params->group;
-    task->keys.begin = flash_shifted_keys(params, &cut->sequence, first).begin;
-    task->keys.end = flash_shifted_keys(params, &cut->sequence, last).end;
+    task->keys.begin = flash_visible_keys(params, &cut->sequence, first).begin;
+    task->keys.end = flash_visible_keys(params, &cut->sequence, last).end;
 }
 
 flash_range_t cpu_cut_split_keys(const cpu_cut_t *cut, int64_t index) {

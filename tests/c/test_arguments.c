@@ -121,9 +121,6 @@ typedef struct refusal {
       INVALID, "diagonal_offset is -2147483645: of 3 queries over 5 keys, some would stand")       \
     X(diagonal_beyond_all, args->diagonal_offset = INT64_MIN, INVALID,                             \
       "diagonal_offset is -9223372036854775808")                                                   \
-    X(diagonal_of_a_cuda_device, (args->device = FLASH_DEVICE_CUDA, args->diagonal_offset = -3),   \
-      FLASH_ERROR_UNSUPPORTED,                                                                     \
-      "diagonal_offset is -3, and device is 0x10000: no kernel for CUDA devices serves one")       \
     X(q_dtype_unknown, args->q.dtype = 99, INVALID, "q.dtype is 99")                               \
     X(k_of_e4m3_alone, args->k.dtype = FLASH_DTYPE_E4M3, FLASH_ERROR_UNSUPPORTED,                  \
       "k.dtype is 4 and v.dtype is 3: where one of K and V is of FLASH_DTYPE_E4M3, both are")      \

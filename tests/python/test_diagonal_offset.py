@@ -232,15 +232,6 @@ def test_other_types_are_refused() -> None:
         flashattn.flash_attn_func(q, q, q, diagonal_offset=2**63)
 
 
-def test_cuda_devices_refuse_it_by_name() -> None:
-    call = ForwardCall()
-    call.args.device = _abi.FLASH_DEVICE_CUDA
-    call.args.diagonal_offset = 1
-    words = ["diagonal_offset is 1", "no kernel for CUDA devices serves one"]
-    assert_refused(call.run(), _abi.FLASH_ERROR_UNSUPPORTED, words)
-    call.assert_untouched()
-
-
 # ---- torch ----
 
 

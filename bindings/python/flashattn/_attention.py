@@ -90,7 +90,7 @@ def flash_attn_func(
     window_size      (left, right): keys seen to each side of that diagonal, -1: unbounded
     attention_chunk  with p = i + seqlen_k - seqlen_q, query i sees key j only if
                      p // attention_chunk == j // attention_chunk; none if p < 0. 0: no chunks
-    diagonal_offset  CPU only: query i stands at key i + seqlen_k - seqlen_q + diagonal_offset, and
+    diagonal_offset  query i stands at key i + seqlen_k - seqlen_q + diagonal_offset, and
                      causal, window_size, attention_chunk and alibi_slopes count from there: for
                      parts of a sequence's queries and keys, and for windows beside the query
     softcap          scores s become softcap * tanh(s / softcap); 0: none

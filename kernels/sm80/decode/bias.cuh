@@ -24,7 +24,7 @@ make_row_biases(const sm80_decode_params_t &params, const decode_block_t &block,
             for (int j = 0; j < 2; ++j) {
                 const int32_t number = min(n * 8 + (int)threadIdx.x % 4 * 2 + j, block.rows - 1);
                 const head_row_t row = find_row(params, block.row_begin + number);
-                rows.of[n][j] = flash_bias_row(&p.bias, &block.sequence, block.piece.batch_index,
+                rows.of[n][j] = flash_bias_row(&p, &block.sequence, block.piece.batch_index,
                                                (int64_t)head_kv * p.group + row.head, row.query);
             }
     }

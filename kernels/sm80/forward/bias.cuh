@@ -17,7 +17,7 @@ static __device__ __forceinline__ flash_bias_row_t find_bias_row(const flash_par
                                                                  const query_tile_t &tile,
                                                                  int tile_row) {
     const int32_t row = tile_row < tile.rows ? tile_row : tile.rows - 1;
-    return flash_bias_row(&params.bias, &tile.sequence, tile.batch_index, tile.head,
+    return flash_bias_row(&params, &tile.sequence, tile.batch_index, tile.head,
                           (int64_t)tile.row_begin + row);
 }
 

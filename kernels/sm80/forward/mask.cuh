@@ -26,7 +26,8 @@ template <flash_config_t C>
 static __device__ __forceinline__ void
 hide_other_chunks(score_tile<C> &s, const flash_params_t &params, const query_tile_t &tile,
                   int32_t first_column) {
-    const int32_t first_place = tile.row_begin + tile.sequence.len_k - tile.sequence.len_q;
+    const int32_t first_place =
+        tile.row_begin + tile.sequence.len_k - tile.sequence.len_q + params.diagonal_offset;
 #pragma unroll
     for (int m = 0; m < m_tiles<C>; ++m)
 #pragma unroll

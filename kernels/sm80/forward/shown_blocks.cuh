@@ -31,7 +31,7 @@ static __device__ __noinline__ void look_at_group(const flash_params_t &params, 
     const query_tile_t tile = find_tile<C>(params);
     const int32_t first = max(last / group_blocks * group_blocks, final);
     const flash_bias_row_t row =
-        flash_bias_row(&params.bias, &tile.sequence, tile.batch_index, tile.head, tile.row_begin);
+        flash_bias_row(&params, &tile.sequence, tile.batch_index, tile.head, tile.row_begin);
 #pragma unroll 1
     for (int32_t block = last - (int32_t)threadIdx.x / SM80_WARP_THREADS; block >= first;
          block -= C.n_warps) {

@@ -40,7 +40,9 @@ static __device__ __forceinline__ flash_sequence_t tile_sequence(const flash_par
 template <flash_config_t C>
 static __device__ __forceinline__ flash_range_t window_keys(const flash_params_t &p,
                                                             const flash_sequence_t &s, int64_t i) {
-    if constexpr (has_mask<C>)
+    if constexpr (has_window<C>)
+        return flash_window_keys(&p, &s, i + p.diagonal_offset);
+    else if constexpr (has_mask<C>)
         return flash_window_keys(&p, &s, i);
     else
         return flash_range_t{0, s.len_k};

@@ -58,7 +58,7 @@ stage_rows(mla_exchange<C> &shared, const sm80_decode_params_t &params, const de
         const flash_params_t &p = params.attention;
         const int64_t head = (int64_t)block.first_head_kv * p.group + at.head;
         shared.biases.of[row] =
-            flash_bias_row(&p.bias, &block.sequence, block.piece.batch_index, head, at.query);
+            flash_bias_row(&p, &block.sequence, block.piece.batch_index, head, at.query);
     }
 }
 

@@ -32,7 +32,7 @@ static __device__ __forceinline__ flash_bias_row_t find_bias_row(const decode_pa
                                                                  int half) {
     const flash_params_t &p = params.attention;
     const head_row_t at = find_row(params, block.row_begin + min(tile_row(half), block.rows - 1));
-    return flash_bias_row(&p.bias, &block.sequence, block.piece.batch_index,
+    return flash_bias_row(&p, &block.sequence, block.piece.batch_index,
                           (int64_t)block.first_head_kv * p.group + at.head, at.query);
 }
 
@@ -45,7 +45,7 @@ static __device__ __forceinline__ tile_bias<C> find_tile_bias(const decode_param
         const flash_bias_t &bias = params.attention.bias;
         const flash_sequence_t &s = block.sequence;
         const int32_t last_row = block.row_begin + block.rows - 1;
-        const int32_t diagonal = s.len_k - s.len_q;
+        const int32_t diagonal = s.len_k - s.len_q + params.attention.diagonal_offset;
         return {
             params,
             block,

@@ -38,7 +38,8 @@ static __device__ __forceinline__ bias_keys_t keys_of_block(const flash_params_t
                                                             const tile_of<C> &tile,
                                                             const block_visit<C> &block) {
     const flash_sequence_t sequence = sequence_of<C>(params, tile);
-    const int32_t diagonal = tile.row_begin + sequence.len_k - sequence.len_q;
+    const int32_t diagonal =
+        tile.row_begin + sequence.len_k - sequence.len_q + params.diagonal_offset;
     bias_keys_t keys = find_bias_keys(params.bias, sequence.len_k, block_index(block) * C.B_c,
                                       diagonal, diagonal + C.B_r - 1);
     if (!__any_sync(0xffffffffu, mask_changes(block)))
@@ -55,7 +56,7 @@ static __device__ __forceinline__ auto bias_rows_of(const flash_params_t &params
         const flash_sequence_t sequence = sequence_of<C>(params, tile);
         const int32_t query = min(tile.row_begin + tile_row(half), sequence.len_q - 1);
         flash_bias_row_t row =
-            flash_bias_row(&params.bias, &sequence, tile.batch_index, tile.head, query);
+            flash_bias_row(&params, &sequence, tile.batch_index, tile.head, query);
         row.slope = slope;
         return row;
     };

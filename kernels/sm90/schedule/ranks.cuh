@@ -54,14 +54,15 @@ template <flash_config_t C>
 static __device__ __forceinline__ int32_t tile_cost(const flash_params_t &p, int32_t tile,
                                                     const int32_t &len_q, const int32_t &len_k) {
     const int32_t queries = tile_queries<C>(p);
-    const int32_t diagonal = tile * queries + len_k - len_q;
+    const int32_t diagonal = tile * queries + len_k - len_q + diagonal_offset<C>(p);
     int64_t end = p.window_right < 0 ? len_k : (int64_t)diagonal + queries + p.window_right;
     int32_t begin = p.window_left < 0 ? 0 : max(diagonal - p.window_left, 0);
     if constexpr (has_window<C>)
         if (p.attention_chunk > 0) {
             begin = max(begin, flash_attention_chunk_at(&p, diagonal).begin);
-            end = min(
-                end, (int64_t)flash_attention_chunk_at(&p, min(diagonal + queries, len_k) - 1).end);
+            end = min(end, (int64_t)flash_attention_chunk_at(
+                               &p, min(diagonal + queries, len_k + diagonal_offset<C>(p)) - 1)
+                               .end);
         }
     const int32_t keys = max((int32_t)min(end, (int64_t)len_k) - begin, 0);
     return keys / C.B_c + tile_overhead_blocks;

@@ -29,7 +29,7 @@ static __device__ __forceinline__ block_mask_t find_block_mask(const flash_param
                                                                int32_t block) {
     const flash_sequence_t sequence = sequence_of<C>(p, tile);
     const int64_t existing = sequence.len_k - (int64_t)block * C.B_c;
-    const int64_t diagonal = existing + tile.row_begin - sequence.len_q;
+    const int64_t diagonal = existing + tile.row_begin - sequence.len_q + diagonal_offset<C>(p);
     return block_mask_t{p.window_left < 0 ? INT32_MIN / 2 : clamp_key(diagonal - p.window_left),
                         p.window_right < 0 ? INT32_MAX / 2
                                            : clamp_key(diagonal + p.window_right + 1),
@@ -88,10 +88,12 @@ static __device__ __forceinline__ void hide_other_chunks(score_tile<C> &s,
                                                          const flash_params_t &params,
                                                          const tile_of<C> &tile, int32_t block) {
     const flash_sequence_t sequence = sequence_of<C>(params, tile);
-    const int32_t first_place = tile.row_begin + sequence.len_k - sequence.len_q;
+    const int32_t shift = diagonal_offset<C>(params);
+    const int32_t first_place = tile.row_begin + sequence.len_k - sequence.len_q + shift;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int32_t place = min(first_place + row_query<C>(params, half), sequence.len_k - 1);
+        const int32_t place =
+            min(first_place + row_query<C>(params, half), sequence.len_k - 1 + shift);
         const flash_range_t chunk = flash_attention_chunk_at(&params, place);
         hide_columns<C>(s, half,
                         columns_between<C>(chunk.begin - block * C.B_c, chunk.end - block * C.B_c));
