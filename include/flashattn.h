@@ -1255,6 +1255,68 @@ typedef struct flash_combine_args {
 FLASH_API flash_status_t flash_combine(const flash_combine_args_t *args, flash_stream_t stream);
 
 /* ---------------------------------------------------------------------------------------------
+ * Quantising Q, K and V to e4m3
+ * --------------------------------------------------------------------------------------------- */
+
+/** Bits of flash_quantise_args_t.flags, beside FLASH_FLAG_BROADCAST, which is about x. */
+enum flash_quantise_flag {
+    FLASH_QUANTISE_TOKENS = 256,     /**< a scale for each token and head: Q's q_token_scale */
+    FLASH_QUANTISE_MINUS_MEAN = 512, /**< each column of a head less its mean over the sequence */
+    FLASH_QUANTISE_HADAMARD = 1024   /**< the columns of a head are turned by a Hadamard matrix */
+};
+
+/**
+ * Experimental. The arguments of a call that quantises one of Q, K and V of fp16, bf16 or fp32 to
+ * e4m3, with scales that make the largest finite magnitude the largest code, 448. An element that
+ * is not finite becomes NaN, of which the scale knows nothing; nothing is cut off. Where all is 0,
+ * the scale is 1, and it is at least 2^-126.
+ *
+ * FLASH_QUANTISE_MINUS_MEAN is for K: all scores of a query change by the same number, so that the
+ * softmax, and O, stay what they are without softcap, and LSE loses softmax_scale * q . mean. Means
+ * are of the finite elements.
+ *
+ * FLASH_QUANTISE_HADAMARD is for Q and K, both: the matrix is orthogonal, so that no score changes,
+ * and it spreads large columns over the others. It turns as many columns together as the largest
+ * power of two that divides d_head has, at most 256; NaN spreads over them. The mean is taken off
+ * before.
+ */
+typedef struct flash_quantise_args {
+    uint32_t struct_size; /**< sizeof(flash_quantise_args_t) */
+    int32_t device;       /**< FLASH_DEVICE_CPU; others are refused so far */
+    int32_t reserved32;   /**< 0 */
+    uint32_t flags;       /**< FLASH_QUANTISE_..., FLASH_FLAG_BROADCAST */
+    flash_tensor_t x;     /**< [batch, seqlen, n_heads, d_head], or ragged [total, n_heads, d_head];
+                             x.dtype is fp16, bf16 or fp32 */
+    flash_tensor_t codes; /**< as x, of e4m3, which dtype 0 stands for, too; must not overlap x */
+    /* fp32, contiguous: [batch, n_scales], or with FLASH_QUANTISE_TOKENS [batch, seqlen, n_heads],
+     * ragged [total, n_heads]. It is written. */
+    float *scale;
+    float *mean; /**< [batch, n_heads, d_head], contiguous, written with FLASH_QUANTISE_MINUS_MEAN;
+                    else NULL */
+    /* Ragged batches, as in flash_forward(): batch + 1 ascending values from 0 on. NULL: none. */
+    const int32_t *cu_seqlens;
+    int64_t batch;
+    int64_t seqlen;   /**< with cu_seqlens: no sequence is longer */
+    int64_t n_heads;  /**< at least 1 */
+    int64_t n_scales; /**< scales of a batch entry: n_heads / n_scales heads beside each other share
+                         one, as those of Q do that have a K/V head in common; 0: n_heads */
+    int64_t d_head;   /**< at least 1 */
+    const flash_executor_t *executor; /**< as in flash_forward_args_t */
+    uint64_t reserved[4];             /**< 0 */
+} flash_quantise_args_t;
+
+#define FLASH_QUANTISE_ARGS_INIT                                                                   \
+    {                                                                                              \
+        FLASH_SIZEOF_(flash_quantise_args_t), 0, 0, 0, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,       \
+            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, 0, 0, 0, 0, 0, FLASH_NULL_, {                   \
+            0, 0, 0, 0                                                                             \
+        }                                                                                          \
+    }
+
+/** Experimental. Quantises; the call returns when all is written. stream must be NULL. */
+FLASH_API flash_status_t flash_quantise(const flash_quantise_args_t *args, flash_stream_t stream);
+
+/* ---------------------------------------------------------------------------------------------
  * Appending to a cache of K and V
  * ------------------------------------------------------------------------------------------- */
 

@@ -26,6 +26,7 @@ STRUCTS = [
     _abi.flash_forward_args_t,
     _abi.flash_backward_args_t,
     _abi.flash_combine_args_t,
+    _abi.flash_quantise_args_t,
     _abi.flash_kv_append_args_t,
     _abi.flash_rotary_t,
     _abi.flash_executor_t,

@@ -44,6 +44,7 @@ NO_ARRAYS = {
     ),
     *(f"flash_forward_args_t.{name}" for name in ("executor", "paging", "quant", "mask")),
     "flash_combine_args_t.executor",
+    "flash_quantise_args_t.executor",
     *(f"flash_kv_append_args_t.{name}" for name in ("executor", "paging", "quant", "rotary")),
     "flash_executor_t.run",
     "flash_executor_t.context",

@@ -22,6 +22,7 @@ _TENSORS = {
         "is of an output": ["dq", "dk", "dv"],
     },
     "flash_combine_args_t": {"needs the flag": ["o_partial"], "is of an output": "o"},
+    "flash_quantise_args_t": {"needs the flag": "x", "is of an output": ["codes"]},
     "flash_kv_append_args_t": {
         "needs the flag": ["k_new", "v_new", "q"],
         "is of an output": ["k", "v", "q_out"],

@@ -332,6 +332,36 @@ def combined_from_lists() -> Call:
     return call
 
 
+# ---- Quantising ----
+
+
+def quantised_tensor() -> Call:
+    args = _abi.flash_quantise_args_t(flags=_abi.FLASH_QUANTISE_MINUS_MEAN)
+    call = Call("flash_quantise", args)
+    call.put_tensor("x", call.random(BATCH, SEQLEN_K, N_HEADS, D_HEAD))
+    call.put_tensor("codes", np.zeros((BATCH, SEQLEN_K, N_HEADS, D_HEAD), E4M3), is_output=True)
+    _put_means(call)
+    call.args.seqlen = SEQLEN_K
+    return call
+
+
+def quantised_ragged() -> Call:
+    args = _abi.flash_quantise_args_t(flags=_abi.FLASH_QUANTISE_MINUS_MEAN)
+    call = Call("flash_quantise", args)
+    call.put_tensor("x", call.random(BATCH * SEQLEN_K, N_HEADS, D_HEAD))
+    call.put_tensor("codes", np.zeros((BATCH * SEQLEN_K, N_HEADS, D_HEAD), E4M3), is_output=True)
+    _put_means(call)
+    call.put("cu_seqlens", [0, 7, 14])
+    call.args.seqlen = SEQLEN_K
+    return call
+
+
+def _put_means(call: Call) -> None:
+    call.put_output("scale", (BATCH, N_HEADS))
+    call.put_output("mean", (BATCH, N_HEADS, D_HEAD))
+    call.args.batch, call.args.n_heads, call.args.d_head = BATCH, N_HEADS, D_HEAD
+
+
 # ---- Appending ----
 
 
@@ -412,7 +442,7 @@ CALLS: dict[str, Callable[[], Call]] = {
     build.__name__: build
     for build in (
         padded, ragged, quantised, paged, paged_by_indptr, gradients, ragged_gradients,
-        combined, combined_from_lists,
+        combined, combined_from_lists, quantised_tensor, quantised_ragged,
         appended, appended_to_pages, appended_by_indptr, appended_to_slots,
     )
 }  # fmt: skip

@@ -28,6 +28,7 @@ from ._attention import (
 )
 from ._backward import Gradients, flash_attn_backward, measure_backward
 from ._block_mask import BlockMask
+from ._quantise import Quantised, flash_attn_fp8, quantise
 from .config import (
     Arch,
     Config,
@@ -89,12 +90,14 @@ __all__ = [
     "Kernel",
     "KernelResources",
     "Op",
+    "Quantised",
     "Selection",
     "Support",
     "TUNING_HEADER",
     "cuda_devices",
     "device_info",
     "flash_attn_backward",
+    "flash_attn_fp8",
     "flash_attn_func",
     "flash_attn_varlen_func",
     "flash_combine",
@@ -105,6 +108,7 @@ __all__ = [
     "measure",
     "measure_backward",
     "num_threads",
+    "quantise",
     "query_support",
     "select_config",
     "set_num_threads",

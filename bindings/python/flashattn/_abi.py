@@ -112,6 +112,10 @@ FLASH_FLAG_BATCH_INVARIANT = 4
 FLASH_FLAG_BROADCAST = 8
 FLASH_FLAG_PAGE_HOLES = 16
 
+FLASH_QUANTISE_TOKENS = 256
+FLASH_QUANTISE_MINUS_MEAN = 512
+FLASH_QUANTISE_HADAMARD = 1024
+
 
 # CONFIG_FIELDS holds the members of flash_config_t after struct_size, in sort order.
 CONFIG_FIELDS = (
@@ -350,6 +354,27 @@ class flash_combine_args_t(_SizedStructure):
     ]
 
 
+class flash_quantise_args_t(_SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("device", c_int32),
+        ("reserved32", c_int32),
+        ("flags", c_uint32),
+        ("x", flash_tensor_t),
+        ("codes", flash_tensor_t),
+        ("scale", c_void_p),
+        ("mean", c_void_p),
+        ("cu_seqlens", c_void_p),
+        ("batch", c_int64),
+        ("seqlen", c_int64),
+        ("n_heads", c_int64),
+        ("n_scales", c_int64),
+        ("d_head", c_int64),
+        ("executor", c_void_p),
+        ("reserved", c_uint64 * 4),
+    ]
+
+
 class flash_rotary_t(_SizedStructure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -470,5 +495,6 @@ PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "flash_tuning_format": (_status, [_args_p, _kernel, c_double, c_void_p, c_size_t]),
     "flash_set_tuning": (_status, [c_char_p]),
     "flash_combine": (_status, [POINTER(flash_combine_args_t), _stream]),
+    "flash_quantise": (_status, [POINTER(flash_quantise_args_t), _stream]),
     "flash_kv_append": (_status, [POINTER(flash_kv_append_args_t), _stream]),
 }

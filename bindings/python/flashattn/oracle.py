@@ -22,6 +22,7 @@ Scales = Optional[np.ndarray]  # [batch, n_heads_kv], or one number
 
 # P is multiplied by each of these before it is rounded, and divided by it afterwards.
 _LEAST = np.finfo(np.float32).min
+_P_OF_FP8 = 256.0
 _PLACES_OF_ROUNDING = (1.0, 2**0.25, 2**0.5, 2**0.75)
 
 
@@ -156,6 +157,16 @@ def naive(
     types = (p_dtype or v.dtype, o_dtype or q.dtype)
     plain = Precision(np.dtype(np.float32), *types, _PLACES_OF_ROUNDING[:roundings])
     return _attention(q, k, v, plain, **options)[0]
+
+
+def of_rounded_p(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, p_dtype: np.dtype, **options: object
+) -> np.ndarray:
+    """Returns O in float64 of exact attention but for P, which is rounded as kernels that multiply
+    in FP8 round it: to p_dtype, relative to the row's maximum, times 2^8. The sum is of unrounded
+    P."""
+    double = np.dtype(np.float64)
+    return _attention(q, k, v, Precision(double, p_dtype, double, (_P_OF_FP8,)), **options)[0][0]
 
 
 def combine(

@@ -78,6 +78,9 @@ pub const FLASH_MASK_LAST_KEYS: u32 = 1;
 pub const FLASH_BACKWARD_ADD_DQ: i32 = 1;
 pub const FLASH_BACKWARD_ADD_DK: i32 = 2;
 pub const FLASH_BACKWARD_ADD_DV: i32 = 4;
+pub const FLASH_QUANTISE_TOKENS: i32 = 256;
+pub const FLASH_QUANTISE_MINUS_MEAN: i32 = 512;
+pub const FLASH_QUANTISE_HADAMARD: i32 = 1024;
 pub const FLASH_ROTARY_INTERLEAVED: u32 = 1;
 pub const FLASH_ROTARY_Q_AT_START: u32 = 2;
 
@@ -366,6 +369,30 @@ impl flash_combine_args_t {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct flash_quantise_args_t {
+    pub struct_size: u32,
+    pub device: i32,
+    pub reserved32: i32,
+    pub flags: u32,
+    pub x: flash_tensor_t,
+    pub codes: flash_tensor_t,
+    pub scale: *mut f32,
+    pub mean: *mut f32,
+    pub cu_seqlens: *const i32,
+    pub batch: i64,
+    pub seqlen: i64,
+    pub n_heads: i64,
+    pub n_scales: i64,
+    pub d_head: i64,
+    pub executor: *const flash_executor_t,
+    pub reserved: [u64; 4],
+}
+impl flash_quantise_args_t {
+    pub const INIT: Self = Self { struct_size: size_of::<Self>() as u32, ..unsafe { core::mem::zeroed() } };
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct flash_rotary_t {
     pub struct_size: u32,
     pub dtype: i32,
@@ -457,6 +484,7 @@ extern "C" {
     pub fn flash_tuning_format(args: *const flash_forward_args_t, kernel: *const flash_kernel_t, seconds: f64, text: *mut c_char, size: usize) -> flash_status_t;
     pub fn flash_set_tuning(text: *const c_char) -> flash_status_t;
     pub fn flash_combine(args: *const flash_combine_args_t, stream: flash_stream_t) -> flash_status_t;
+    pub fn flash_quantise(args: *const flash_quantise_args_t, stream: flash_stream_t) -> flash_status_t;
     pub fn flash_kv_append(args: *const flash_kv_append_args_t, stream: flash_stream_t) -> flash_status_t;
 }
 
@@ -655,6 +683,23 @@ const _: () = {
     assert!(offset_of!(flash_combine_args_t, d_head) == 288);
     assert!(offset_of!(flash_combine_args_t, executor) == 296);
     assert!(offset_of!(flash_combine_args_t, sinks) == 304);
+    assert!(size_of::<flash_quantise_args_t>() == 264);
+    assert!(offset_of!(flash_quantise_args_t, struct_size) == 0);
+    assert!(offset_of!(flash_quantise_args_t, device) == 4);
+    assert!(offset_of!(flash_quantise_args_t, reserved32) == 8);
+    assert!(offset_of!(flash_quantise_args_t, flags) == 12);
+    assert!(offset_of!(flash_quantise_args_t, x) == 16);
+    assert!(offset_of!(flash_quantise_args_t, codes) == 88);
+    assert!(offset_of!(flash_quantise_args_t, scale) == 160);
+    assert!(offset_of!(flash_quantise_args_t, mean) == 168);
+    assert!(offset_of!(flash_quantise_args_t, cu_seqlens) == 176);
+    assert!(offset_of!(flash_quantise_args_t, batch) == 184);
+    assert!(offset_of!(flash_quantise_args_t, seqlen) == 192);
+    assert!(offset_of!(flash_quantise_args_t, n_heads) == 200);
+    assert!(offset_of!(flash_quantise_args_t, n_scales) == 208);
+    assert!(offset_of!(flash_quantise_args_t, d_head) == 216);
+    assert!(offset_of!(flash_quantise_args_t, executor) == 224);
+    assert!(offset_of!(flash_quantise_args_t, reserved) == 232);
     assert!(size_of::<flash_rotary_t>() == 72);
     assert!(offset_of!(flash_rotary_t, struct_size) == 0);
     assert!(offset_of!(flash_rotary_t, dtype) == 4);
