@@ -1266,10 +1266,10 @@ enum flash_quantise_flag {
 };
 
 /**
- * Experimental. The arguments of a call that quantises one of Q, K and V of fp16, bf16 or fp32 to
- * e4m3, with scales that make the largest finite magnitude the largest code, 448. An element that
- * is not finite becomes NaN, of which the scale knows nothing; nothing is cut off. Where all is 0,
- * the scale is 1, and it is at least 2^-126.
+ * Experimental, with the call. The arguments of a call that quantises one of Q, K and V of fp16,
+ * bf16 or fp32 to e4m3, with scales that make the largest finite magnitude the largest code, 448.
+ * An element that is not finite becomes NaN, of which the scale knows nothing; nothing is cut off.
+ * Where all is 0, the scale is 1, and it is at least 2^-126.
  *
  * FLASH_QUANTISE_MINUS_MEAN is for K: all scores of a query change by the same number, so that the
  * softmax, and O, stay what they are without softcap, and LSE loses softmax_scale * q . mean. Means
@@ -1313,7 +1313,7 @@ typedef struct flash_quantise_args {
         }                                                                                          \
     }
 
-/** Experimental. Quantises; the call returns when all is written. stream must be NULL. */
+/** Quantises; the call returns when all is written. stream must be NULL. */
 FLASH_API flash_status_t flash_quantise(const flash_quantise_args_t *args, flash_stream_t stream);
 
 /* ---------------------------------------------------------------------------------------------

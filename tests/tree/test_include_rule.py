@@ -20,7 +20,8 @@ DEVICE_COMMON = rf"{COMMON}|common/(\w+/)?\w+\.cuh"
 # What src/ may include of kernels: what all share, the call of a family's kernels, and functions
 # for whole calls.
 KERNEL_INTERFACES = (
-    r"kernels/(common/\w+|\w+/(\w+_kernel|\w*combine\w*|append_row|row_sum|tuning|family))\.h"
+    r"kernels/(common/\w+|\w+/(\w+_kernel|\w*combine\w*|append_row|quantise_rows|row_sum|tuning"
+    r"|family))\.h"
 )
 
 # The folders of src/ from the bottom up. A folder may include itself and those below it. Folders of
