@@ -31,6 +31,7 @@ class Arch(IntEnum):
     SM80 = 80
     SM80_DECODE = 81
     SM80_MLA = 82
+    SM80_WIDE = 83
     SM90 = 90
     SM90_DECODE = 91
     SM90_MLA = 92
@@ -301,6 +302,11 @@ SM80_MLA = Layout(
     words=(Word("stages", ("n_stages",), places=("N",)),),
     has_d_head_v=True,
 )
+SM80_WIDE = Layout(
+    "sm80_wide",
+    shape=("B_r", "B_c", "n_warps"),
+    words=(Word("stages", ("n_stages",), places=("N",)),),
+)
 SM90 = Layout(
     "sm90",
     shape=("B_r", "B_c", "n_warps"),
@@ -528,6 +534,13 @@ _SM80_MLA_RULES = {
     "n_warps": Choice((4, 8)),
     "n_stages": Range(3, 6),
 }
+_SM80_WIDE_RULES = {
+    "d_head": Choice((512,)),
+    "B_r": Choice((32, 64)),
+    "B_c": Choice((16, 32)),
+    "n_warps": Choice((4, 8)),
+    "n_stages": Range(2, 4),
+}
 _SM90_RULES = {
     "d_head": Choice((64, 96, 128, 192, 256)),
     "B_r": Choice((64, 128, 192)),
@@ -577,6 +590,7 @@ FAMILIES = {
         _cuda(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES),
         _cuda(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES),
         _cuda(Arch.SM80_MLA, SM80_MLA, CUDA_TYPES, _SM80_MLA_RULES),
+        _cuda(Arch.SM80_WIDE, SM80_WIDE, CUDA_TYPES, _SM80_WIDE_RULES),
         _cuda(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, ONLY_90),
         _cuda(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES, ONLY_90, VARLEN),
         _cuda(Arch.SM90_MLA, SM90_MLA, SM90_MLA_TYPES, _SM90_MLA_RULES, ONLY_90, VARLEN),

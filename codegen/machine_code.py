@@ -39,6 +39,8 @@ def is_before_hopper(config: Config) -> bool:
     if config.arch == Arch.SM80_MLA:
         is_served = not converts(config) or not config.features & Feature.BIAS
         return is_served or (config.B_r, config.B_c) == SMALL_MLA_TILE
+    if config.arch == Arch.SM80_WIDE:
+        return not converts(config)  # beside a bias SM90_WIDE converts nothing
     return False
 
 

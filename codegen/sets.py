@@ -155,6 +155,17 @@ SM80_MLA_SHIP_SHAPES = (
     ("64, 16, 8", "stages_4"),
 )
 
+# SM80_WIDE kernels that are installed: those of 16 keys, for blocks of any size, have ALiBi and
+# masks too; those of 32 are for blocks of 160 KB or more, and for calls without either.
+SM80_WIDE_SHIP_ROWS = (
+    # dtype, (B_r, B_c, n_warps), strategies, features
+    (Dtype.FP16, "64, 16, 8", "stages_2", Feature.BIAS),
+    (Dtype.BF16, "64, 16, 8", "stages_2", Feature.BIAS),
+    (Dtype.E4M3, "64, 16, 8", "stages_3", Feature.BIAS),
+    (Dtype.FP16, "64, 32, 8", "stages_2", 0),
+    (Dtype.BF16, "64, 32, 8", "stages_2", 0),
+)
+
 # SM90 kernels that are installed, with the strategies of each in the words of the short form.
 MASKED = Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP
 ALTERNATING = "stages_3+overlap+ping_pong+persistent+fixed_reference"
@@ -470,6 +481,18 @@ def ship_sm80_mla() -> list[Config]:
     ]
 
 
+def ship_sm80_wide() -> list[Config]:
+    """Returns the rows of each type and tile, contiguous and in pages."""
+    return [
+        replace(
+            parse_config(f"SM80_WIDE ({dtype.name}, 512, {shape}): {stages}"),
+            features=features | bias,
+        )
+        for dtype, shape, stages, bias in SM80_WIDE_SHIP_ROWS
+        for features in (BASIC_FEATURES, PAGED_FEATURES)
+    ]
+
+
 def sm90_warps(dtype: Dtype, B_r: int) -> int:
     return computed("sm90_warps", Config(dtype=dtype, B_r=B_r))
 
@@ -595,6 +618,7 @@ def ship() -> list[Config]:
         + ship_sm80()
         + ship_sm80_decode()
         + ship_sm80_mla()
+        + ship_sm80_wide()
         + ship_sm90()
         + ship_sm90_decode()
         + ship_sm90_mla()

@@ -199,6 +199,10 @@ def _sm80_mla_source(config: Config) -> str:
     return _few_rows_source(config, "sm80/mla.cuh", "sm80_mla_blocks_per_sm", "sm80_mla")
 
 
+def _sm80_wide_source(config: Config) -> str:
+    return _few_rows_source(config, "sm80/wide.cuh", "sm80_mla_blocks_per_sm", "sm80_wide")
+
+
 def _wgmma_source(config: Config, header: str, params: str, function: str) -> str:
     return f"""\
 /* {format_config(config)} */
@@ -258,6 +262,12 @@ WRAPPERS = {
         header="sm80/decode_kernel.h",
         parameters="sm80_decode_params_t params",
         source=_alone(_sm80_mla_source),
+    ),
+    ("sm80_wide", Op.FORWARD): Wrapper(
+        suffix=".cu",
+        header="sm80/decode_kernel.h",
+        parameters="sm80_decode_params_t params",
+        source=_alone(_sm80_wide_source),
     ),
     ("sm90", Op.FORWARD): Wrapper(
         suffix=".cu",

@@ -253,6 +253,7 @@ enum flash_arch {
     FLASH_ARCH_SM80 = 80,        /**< CUDA, compute capability 8.0 and newer (mma.sync) */
     FLASH_ARCH_SM80_DECODE = 81, /**< as SM80, for few queries over many keys */
     FLASH_ARCH_SM80_MLA = 82,    /**< as SM80, where V is the first columns of K */
+    FLASH_ARCH_SM80_WIDE = 83,   /**< as SM80, for heads of 257 to 512 columns */
     FLASH_ARCH_SM90 = 90,        /**< CUDA, compute capability 9.0 (wgmma, TMA) */
     FLASH_ARCH_SM90_DECODE = 91, /**< as SM90, for too few queries to fill the device */
     FLASH_ARCH_SM90_MLA = 92,    /**< as SM90_DECODE, where V is the first columns of K */
@@ -940,7 +941,8 @@ FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
  * The bytes of workspace that flash_forward(args, kernel) uses. On the CPU device that is at the
  * present number of threads; fewer threads work with less, and one thread's share is the least that
  * is accepted. On a CUDA device decode kernels (FLASH_ARCH_SM80_DECODE, FLASH_ARCH_SM80_MLA,
- * FLASH_ARCH_SM90_DECODE, FLASH_ARCH_SM90_MLA, FLASH_ARCH_SM90_WIDE), FLASH_ARCH_MIXED, and
+ * FLASH_ARCH_SM80_WIDE, FLASH_ARCH_SM90_DECODE, FLASH_ARCH_SM90_MLA, FLASH_ARCH_SM90_WIDE),
+ * FLASH_ARCH_MIXED, and
  * FLASH_ARCH_SM90 with a mask must have all of it, and other kernels use none. A Q of fp32 is
  * copied there, in the type of K, for every kernel: 2 bytes for each element, of a ragged batch for
  * batch * seqlen_q tokens. Depends on sizes, types, flags and on which of the pointers are NULL,

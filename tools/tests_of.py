@@ -71,6 +71,7 @@ TOLD = {
     """,
     "src/cuda/decode/query_rows.*": "tests/c/test_select_sm80_decode.c tests/c/test_select_mla.c",
     "src/cuda/decode/v_in_k.*": "tests/c/test_select_mla.c",
+    "src/cuda/decode/wide_heads.*": "tests/c/test_select_wide.c",
     "src/cuda/*/launch_*": _DEVICE_CALLS,
     "src/cuda/*/merge_*": _DEVICE_CALLS + " tests/gpu/test_gpu_decode.py",
     "src/cuda/runtime/*": "tests/gpu/test_gpu_streams.py tests/gpu/test_gpu_devices.py",

@@ -25,25 +25,9 @@
 #ifndef FLASH_KERNELS_SM80_MLA_CUH
 #define FLASH_KERNELS_SM80_MLA_CUH
 
-#include "common/ptx/dependent_launch.cuh"
+#include "sm80/mla/block.cuh"
 #include "sm80/mla/convert.cuh"
 #include "sm80/mla/load.cuh"
-#include "sm80/mla/result.cuh"
-#include "sm80/mla/sanitise_v.cuh"
-
-/* Returns the stage after this one. */
-template <flash_config_t C>
-static __device__ __forceinline__ uint32_t next_stage(uint32_t stage, uint32_t ring) {
-    return stage == ring + ring_bytes<C> - stage_bytes<C> ? ring : stage + stage_bytes<C>;
-}
-
-/* All threads know this of the block. It lies in shared memory, because registers are full. */
-template <flash_config_t C> struct block_facts {
-    decode_block_t block;
-    key_walk_t walk;
-    key_source_t source;
-    step_units<C> units;
-};
 
 /* Starts to load the first steps into all stages; a step that the walk does not have makes a group
  * of no copies. All page ids are fetched at the same time, with those of the step after them. */
@@ -61,8 +45,8 @@ static __device__ __forceinline__ void fill_ring(uint32_t ring, page_ids<C> &nex
     for (int i = 0; i < C.n_stages; ++i) {
         const int32_t step_key = walk.begin + i * C.B_c;
         if (step_key < walk.end) {
-            const step_copies<C> copies = find_copies<C>(ring + i * stage_bytes<C>, ids[i],
-                                                         facts.source, params, step_key, walk.end);
+            const step_copies<C> copies = find_copies<C, TENSOR_K>(
+                ring + i * stage_bytes<C>, ids[i], facts.source, params, step_key, walk.end);
 #pragma unroll
             for (int n = 0; n < panel_passes<C>; ++n)
                 copy_panel<C>(copies, n);
@@ -82,8 +66,8 @@ score_step(const query_fragments<C> &q, mla_exchange<C> &shared, uint32_t stage,
     constexpr int spread = warp_steps<C> / panel_passes<C>; /* steps of the contraction per panel */
     score_tile<C> s;
     if (!converts<C> && load_key < facts.walk.end) {
-        const step_copies<C> copies =
-            find_copies<C>(load_stage, ids, facts.source, params, load_key, facts.walk.end);
+        const step_copies<C> copies = find_copies<C, TENSOR_K>(load_stage, ids, facts.source,
+                                                               params, load_key, facts.walk.end);
         fetch_ids<C>(ids, facts.source, params, load_key + C.B_c, facts.walk.end);
         multiply_q_k<C>(s, q, stage, [&](int i) {
             if (i % spread == 0 && i / spread < panel_passes<C>)
@@ -93,16 +77,6 @@ score_step(const query_fragments<C> &q, mla_exchange<C> &shared, uint32_t stage,
         multiply_q_k<C>(s, q, stage, [](int) {});
     }
     leave_scores<C>(shared, s);
-}
-
-/* Adds the step that begins with a key to O. */
-template <flash_config_t C>
-static __device__ __forceinline__ void value_step(output_tile<C> &o, const mla_exchange<C> &shared,
-                                                  const key_walk_t &walk, int32_t step_key,
-                                                  int parity, uint32_t stage) {
-    if (is_cut<C>(walk, step_key))
-        sanitise_v<C>(o, shared, stage, step_key);
-    multiply_p_v<C>(o, shared, parity, stage);
 }
 
 /* Loads Q, and starts to load keys. Leaves those of the first step in the first stage, as soon as
@@ -166,15 +140,7 @@ process_walk(const sm80_decode_params_t &params, const block_facts<C> &facts, ui
         }
         if constexpr (!converts<C>)
             async_copy_wait_all_but<C.n_stages - 3>();
-        if (__syncthreads_or(has_outgrown)) {
-            raise_max<C>(state, shared, walk, key, facts.units);
-            exponentiate<C, true>(sum, shared, state, walk, key, parity, facts.units,
-                                  params.attention.bias);
-            __syncthreads();
-            rescale<C>(o, shared);
-        }
-        state.sum[0] += sum[0];
-        state.sum[1] += sum[1];
+        end_round<C>(o, shared, state, sum, has_outgrown, key, parity, facts, params);
         free_stage = stage;
         stage = score_stage;
         parity ^= 1;
@@ -183,30 +149,11 @@ process_walk(const sm80_decode_params_t &params, const block_facts<C> &facts, ui
 
 template <flash_config_t C>
 static __device__ __forceinline__ void sm80_mla(const sm80_decode_params_t &params) {
-    assert_mla<C>();
-    extern __shared__ __align__(128) unsigned char memory[];
-    __shared__ block_facts<C> facts;
-    static_assert(sizeof facts <= DECODE_STATIC_SHARED_BYTES, "as the host counts");
-    mla_exchange<C> &shared = *(mla_exchange<C> *)(memory + sm80_mla_key_bytes(&C));
-    static_assert(sizeof(cut_scratch<C>) <= sizeof shared.scores, "the scratch lies over scores");
-    decode_block_t block;
-    launch_dependents();
-    if (!find_block<C>(params, *(cut_scratch<C> *)&shared, block))
-        return;
-    const key_walk_t walk = find_walk<C>(params, block);
-    if (threadIdx.x == 0) {
-        facts.block = block;
-        facts.walk = walk;
-        facts.source = find_key_source<C>(params, block);
-        find_units<C>(facts.units, params.attention);
-    }
-    stage_rows<C>(shared, params, block, walk);
-    __syncthreads();
-    output_tile<C> o = {};
-    softmax_state_t state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
-    process_walk<C>(params, facts, shared_address(memory), shared, o, state);
-    finish_block<C>(params, facts.block, o, state, shared_address(memory), shared,
-                    facts.units.of[has_bias<C>]);
+    static_assert(v_in_k<C>, "a configuration of another family");
+    static_assert(C.n_stages >= 3, "two in use while one is loaded");
+    run_block<C>(params, [&](const auto &facts, uint32_t ring, auto &shared, auto &o, auto &state) {
+        process_walk<C>(params, facts, ring, shared, o, state);
+    });
 }
 
 #endif

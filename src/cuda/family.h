@@ -30,7 +30,7 @@ const char *cuda_launch_obstacle(const cuda_family_t *family, const flash_config
 
 /* The operations of each family. In a build without CUDA they fail. */
 extern const family_calls_t sm80_forward_calls;
-extern const family_calls_t sm80_decode_calls; /* of SM80_MLA too */
+extern const family_calls_t sm80_decode_calls; /* of SM80_MLA and SM80_WIDE too */
 extern const family_calls_t sm90_forward_calls;
 extern const family_calls_t
     sm90_decode_calls; /* of SM90_MLA and SM90_WIDE too; those of MIXED are in mixed.c */

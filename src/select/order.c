@@ -14,6 +14,7 @@ const family_place_t family_order[] = {
     {.family = &family_sm90_mla},
     {.family = &family_sm80_mla},
     {.family = &family_sm90_wide},
+    {.family = &family_sm80_wide},
     {.family = &family_sm90},
     {.family = &family_sm80},
     /* ---- AArch64 ---- */

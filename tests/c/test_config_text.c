@@ -173,7 +173,7 @@ TEST(format_refuses_what_has_no_word) {
     const flash_config_t cpu = parsed("AVX2 (FP16, any, 64, 64)");
     flash_config_t c;
     c = sm80, c.arch = 0, check_format_refused(c, "arch is 0");
-    c = sm80, c.arch = 83, check_format_refused(c, "arch is 83");
+    c = sm80, c.arch = 84, check_format_refused(c, "arch is 84");
     c = sm80, c.op = 1000, check_format_refused(c, "op is 1000");
     c = sm80, c.dtype = 0, check_format_refused(c, "dtype is 0");
     c = sm80, c.dtype = 8, check_format_refused(c, "dtype is 8");

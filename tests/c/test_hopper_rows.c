@@ -114,6 +114,8 @@ static bool has_code_for_hopper(const flash_config_t *c) {
     if (c->arch == FLASH_ARCH_SM80_MLA)
         return c->dtype == FLASH_DTYPE_E4M3 && (c->features & FLASH_FEATURE_BIAS) != 0 &&
                !(c->B_r == 64 && c->B_c == 16);
+    if (c->arch == FLASH_ARCH_SM80_WIDE)
+        return c->dtype == FLASH_DTYPE_E4M3;
     return true;
 }
 

@@ -58,9 +58,9 @@ TEST(d_head_v_above_that_of_a_row_is_refused_by_name) {
     problem.params.d_head_v = 72;
     assert_refused(select_check(row, &problem, &ampere), FLASH_ERROR_UNSUPPORTED,
                    "d_head_v. The kernel has dtype BF16");
-    problem.params.d_head_v = 264;
+    problem.params.d_head_v = 520;
     assert_refused(select_kernel(&problem, &ampere, &kernel, NULL), FLASH_ERROR_UNSUPPORTED,
-                   "d_head 64, d_head_v 264");
+                   "d_head 64, d_head_v 520");
 }
 
 TEST(long_sequences_take_small_steps_at_d_head_256) {

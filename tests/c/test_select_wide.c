@@ -1,5 +1,6 @@
 /*
- * Heads of 257 to 512 columns: which problems go to SM90_WIDE, and which are refused.
+ * Heads of 257 to 512 columns: which problems go to SM90_WIDE and which to SM80_WIDE, and which are
+ * refused.
  */
 #include "selection.h"
 
@@ -29,13 +30,31 @@ static void check_choice(const problem_t *problem) {
     assert_int_equal(config->features & own_features, problem->features & own_features);
 }
 
-static void check_every_length(problem_t problem) {
-    for (problem.params.seqlen_q = 1; problem.params.seqlen_q <= 20000;
-         problem.params.seqlen_q *= 7)
-        check_choice(&problem);
+/* Rows of 32 keys are for blocks of 160 KB and more, for 16 bits and without bias. */
+static void check_choice_of_sm80(const problem_t *problem) {
+    static const device_t *const devices[] = {&ampere, &blackwell, &small_blackwell};
+    const bool is_plain =
+        problem->dtype != FLASH_DTYPE_E4M3 && (problem->features & FLASH_FEATURE_BIAS) == 0;
+    for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++) {
+        const flash_config_t *config = &selected(problem, devices[i])->config;
+        const bool is_large = devices[i] != &small_blackwell;
+        assert_int_equal(config->arch, FLASH_ARCH_SM80_WIDE);
+        assert_int_equal(config->dtype, problem->dtype);
+        assert_int_equal(config->features & FLASH_FEATURE_PAGED,
+                         problem->features & FLASH_FEATURE_PAGED);
+        assert_int_equal(config->B_c, is_plain && is_large ? 32 : 16);
+    }
 }
 
-TEST(wide_heads_have_kernels_on_hopper) {
+static void check_every_length(problem_t problem) {
+    for (problem.params.seqlen_q = 1; problem.params.seqlen_q <= 20000;
+         problem.params.seqlen_q *= 7) {
+        check_choice(&problem);
+        check_choice_of_sm80(&problem);
+    }
+}
+
+TEST(wide_heads_have_kernels) {
     static const int32_t heads[][2] = {{512, 512}, {264, 264}, {320, 512}, {512, 64}, {64, 512}};
     static const int32_t dtypes[] = {FLASH_DTYPE_FP16, FLASH_DTYPE_BF16};
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
@@ -44,14 +63,31 @@ TEST(wide_heads_have_kernels_on_hopper) {
                 check_every_length(wide_problem(dtypes[j], heads[i][0], heads[i][1], features));
 }
 
-TEST(wide_heads_of_e4m3_have_kernels_without_bias) {
+TEST(wide_heads_of_e4m3_have_kernels) {
     for (int32_t features = 0; features < 32; features++)
         check_every_length(wide_problem(FLASH_DTYPE_E4M3, WIDEST, WIDEST, features));
+}
+
+/* SM90_WIDE adds no bias to keys that it converts. */
+TEST(wide_heads_of_e4m3_with_bias_go_to_sm80_wide) {
+    const int32_t features = FLASH_FEATURE_VARLEN | FLASH_FEATURE_BIAS;
+    const problem_t p = wide_problem(FLASH_DTYPE_E4M3, WIDEST, WIDEST, features);
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM80_WIDE);
+    check_choice_of_sm80(&p);
 }
 
 TEST(narrower_heads_go_elsewhere) {
     const problem_t p = wide_problem(FLASH_DTYPE_BF16, 256, 256, FLASH_FEATURE_VARLEN);
     assert_int_not_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90_WIDE);
+    assert_int_not_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM80_WIDE);
+    assert_int_not_equal(selected(&p, &ampere)->config.arch, FLASH_ARCH_SM80_WIDE);
+}
+
+TEST(keys_that_tma_cannot_address_go_to_sm80_wide) {
+    problem_t p = wide_problem(FLASH_DTYPE_BF16, WIDEST, WIDEST, FLASH_FEATURE_VARLEN);
+    p.params.k = (const void *)(uintptr_t)4096;
+    p.params.k_stride.seq = 0; /* all keys are the same row */
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM80_WIDE);
 }
 
 TEST(values_that_are_columns_of_keys_go_to_sm90_mla) {
@@ -69,17 +105,19 @@ static void check_unserved(const problem_t *problem, const device_t *device, con
 TEST(what_no_kernel_of_wide_heads_serves_is_refused) {
     const problem_t good = wide_problem(FLASH_DTYPE_BF16, WIDEST, WIDEST, FLASH_FEATURE_VARLEN);
     problem_t p;
-    check_unserved(&good, &ampere, "d_head 512");
-    check_unserved(&good, &blackwell, "d_head 512");
     p = good, p.params.d_head = 520, check_unserved(&p, &hopper, "d_head 520");
-    p = wide_problem(FLASH_DTYPE_E4M3, WIDEST, WIDEST, FLASH_FEATURE_VARLEN | FLASH_FEATURE_BIAS);
-    check_unserved(&p, &hopper, "bias");
+    p = good, p.params.d_head = 520, check_unserved(&p, &ampere, "d_head 520");
+    p = good, p.params.d_head_v = 514, check_unserved(&p, &ampere, "d_head_v 514");
+}
+
+static void check_unfit_on(const device_t *device, const problem_t *problem, const char *words) {
+    const problem_t good = wide_problem(FLASH_DTYPE_BF16, WIDEST, WIDEST, FLASH_FEATURE_VARLEN);
+    assert_refused(select_check(selected(&good, device), problem, device), FLASH_ERROR_UNSUPPORTED,
+                   words);
 }
 
 static void check_unfit(const problem_t *problem, const char *words) {
-    const problem_t good = wide_problem(FLASH_DTYPE_BF16, WIDEST, WIDEST, FLASH_FEATURE_VARLEN);
-    assert_refused(select_check(selected(&good, &hopper), problem, &hopper),
-                   FLASH_ERROR_UNSUPPORTED, words);
+    check_unfit_on(&hopper, problem, words);
 }
 
 TEST(rows_that_are_not_aligned_are_refused) {
@@ -89,6 +127,9 @@ TEST(rows_that_are_not_aligned_are_refused) {
     p = good, p.params.d_head = 508, check_unfit(&p, "16-byte aligned");
     p = good, p.params.v_stride.seq += 4, check_unfit(&p, "16");
     p = good, p.params.k = (const void *)(uintptr_t)2, check_unfit(&p, "16");
+    p = good, p.params.d_head_v = 508, check_unfit_on(&ampere, &p, "16-byte aligned");
+    p = good, p.params.v_stride.seq += 4, check_unfit_on(&ampere, &p, "16-byte aligned");
+    p = good, p.params.k = (const void *)(uintptr_t)2, check_unfit_on(&ampere, &p, "16-byte");
 }
 
 static decode_plan_t plan_of(const problem_t *problem) {

@@ -95,6 +95,7 @@ static bool machine_runs(int32_t arch) {
     case FLASH_ARCH_SM80:
     case FLASH_ARCH_SM80_DECODE:
     case FLASH_ARCH_SM80_MLA:
+    case FLASH_ARCH_SM80_WIDE:
     case FLASH_ARCH_MIXED:
         return compute_capability() >= 80;
     case FLASH_ARCH_SM90:
@@ -306,6 +307,14 @@ TEST(cuda_rules) {
         {"SM80_DECODE (FP16, 128, 16, 16, 4): stages_9", "n_stages is 9: not within 2 ... 8"},
         {"SM80_DECODE (FP16, 256, 8, 32, 4): stages_2",
          "take 262144 bytes of shared memory: at most 231424"},
+        {"SM80_WIDE (FP32, 512, 64, 32, 8): stages_2", "dtype"},
+        {"SM80_WIDE (BF16, 256, 64, 32, 8): stages_2", "d_head"},
+        {"SM80_WIDE (BF16, 512, 128, 32, 8): stages_2", "B_r"},
+        {"SM80_WIDE (BF16, 512, 64, 64, 8): stages_2", "B_c"},
+        {"SM80_WIDE (BF16, 512, 64, 32, 16): stages_2", "n_warps"},
+        {"SM80_WIDE (BF16, 512, 64, 32, 4): stages_2", "n_warps is 4: two or four"},
+        {"SM80_WIDE (BF16, 512, 64, 32, 8): stages_1", "n_stages"},
+        {"SM80_WIDE (BF16, 512, 64, 32, 8): stages_4", "bytes of shared memory: at most"},
         {"SM80_MLA (FP32, 576/512, 64, 32, 8): stages_3", "dtype"},
         {"SM80_MLA (BF16, 512/512, 64, 32, 8): stages_3", "d_head"},
         {"SM80_MLA (BF16, 576/256, 64, 32, 8): stages_3", "d_head_v"},

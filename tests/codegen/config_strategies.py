@@ -15,6 +15,7 @@ from codegen.facts import (
     SM80,
     SM80_DECODE,
     SM80_MLA,
+    SM80_WIDE,
     SM90,
     SM90_DECODE,
     SM90_MLA,
@@ -81,6 +82,13 @@ sm80_mla_config = st.builds(
     features=features,
     **dict.fromkeys(("d_head", "d_head_v", *SM80_MLA.shape, *SM80_MLA.counts.fields), int32),
 )
+sm80_wide_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.SM80_WIDE)),
+    dtype=dtypes,
+    features=features,
+    **dict.fromkeys(("d_head", *SM80_WIDE.shape, *SM80_WIDE.counts.fields), int32),
+)
 sm90_decode_config = st.builds(
     Config,
     arch=st.just(int(Arch.SM90_DECODE)),
@@ -115,6 +123,7 @@ writable_config = (
     | sm80_config
     | sm80_decode_config
     | sm80_mla_config
+    | sm80_wide_config
     | sm90_config
     | sm90_decode_config
     | sm90_mla_config
@@ -160,6 +169,19 @@ plausible_sm80_mla_config = st.builds(
     B_c=st.sampled_from([16, 32]),
     n_warps=st.sampled_from([4, 8]),
     n_stages=st.integers(3, 6),
+    features=features,
+)
+
+# These are the same of the SM80_WIDE family.
+plausible_sm80_wide_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.SM80_WIDE)),
+    dtype=st.sampled_from([1, 2, 4]),
+    d_head=st.sampled_from([512, 512, 512, 256]),
+    B_r=st.sampled_from([32, 64]),
+    B_c=st.sampled_from([16, 32]),
+    n_warps=st.sampled_from([4, 8]),
+    n_stages=st.integers(2, 4),
     features=features,
 )
 
@@ -236,6 +258,7 @@ plausible_cuda_config = (
     plausible_sm80_config
     | plausible_sm80_decode_config
     | plausible_sm80_mla_config
+    | plausible_sm80_wide_config
     | plausible_sm90_config
     | plausible_sm90_decode_config
     | plausible_sm90_mla_config

@@ -14,6 +14,7 @@ from codegen.facts import (
     SM80,
     SM80_DECODE,
     SM80_MLA,
+    SM80_WIDE,
     SM90,
     SM90_DECODE,
     SM90_MLA,
@@ -72,7 +73,8 @@ def test_every_field_of_a_row_has_a_rule_and_no_other_field_has():
 
 
 @pytest.mark.parametrize(
-    "layout", [SM80, SM80_DECODE, SM80_MLA, SM90, SM90_DECODE, SM90_MLA, SM90_WIDE, MIXED]
+    "layout",
+    [SM80, SM80_DECODE, SM80_MLA, SM80_WIDE, SM90, SM90_DECODE, SM90_MLA, SM90_WIDE, MIXED],
 )
 def test_words_of_a_family_differ(layout):
     words = [*(word.word for word in layout.words), *(feature.word for feature in Feature)]

@@ -30,7 +30,13 @@ def test_on_hopper_the_other_families_keep_what_no_row_of_its_own_serves():
     of_sm80 = [config for config in rows if config.arch == Arch.SM80]
     assert {config.async_copy for config in of_sm80} == {0}
     assert {config.d_head for config in of_sm80} == {32, 64, 96, 128, 192, 256}
-    assert {c.arch for c in rows} == {Arch.SM80, Arch.SM80_DECODE, Arch.SM80_MLA, Arch.MIXED}
+    assert {c.arch for c in rows} == {
+        Arch.SM80,
+        Arch.SM80_DECODE,
+        Arch.SM80_MLA,
+        Arch.SM80_WIDE,
+        Arch.MIXED,
+    }
 
 
 def test_on_hopper_latent_attention_needs_others_for_the_bias_beside_e4m3():
@@ -38,6 +44,12 @@ def test_on_hopper_latent_attention_needs_others_for_the_bias_beside_e4m3():
     assert {Dtype(c.dtype) for c in rows} == {Dtype.E4M3}
     assert all(c.features & Feature.BIAS for c in rows)
     assert {(c.B_r, c.B_c) for c in rows} == {(32, 16), (64, 32)}
+
+
+def test_on_hopper_wide_heads_need_others_for_the_bias_beside_e4m3():
+    rows = [c for c in CUDA if c.arch == Arch.SM80_WIDE and has_machine_code(c, {90})]
+    assert {Dtype(c.dtype) for c in rows} == {Dtype.E4M3}
+    assert rows and all(c.features & Feature.BIAS for c in rows)
 
 
 @pytest.mark.parametrize("capability", [80, 89, 100, 120])

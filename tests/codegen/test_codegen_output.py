@@ -121,6 +121,13 @@ def test_a_kernel_of_sm80_mla_has_a_template_and_bounds_of_its_own():
     assert "sm80_mla<config>(params);" in source
 
 
+def test_a_kernel_of_sm80_wide_has_a_template_of_its_own():
+    config = parse_config("SM80_WIDE (BF16, 512, 64, 32, 8): stages_2")
+    source = generated_files([config])[kernel_file(config)]
+    assert '#include "sm80/wide.cuh"\n' in source
+    assert "sm80_wide<config>(params);" in source
+
+
 def test_a_kernel_of_sm90_mla_has_a_template_of_its_own():
     config = parse_config("SM90_MLA (BF16, 576/512, 64, 64, 12): stages_2+varlen")
     source = generated_files([config])[kernel_file(config)]

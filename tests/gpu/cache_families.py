@@ -79,7 +79,7 @@ def _decode() -> CacheFamily:
 DECODE = _decode()
 
 
-# ---- SM80, SM90 and SM90_WIDE: more rows than are decoded ----
+# ---- SM80, SM90, SM80_WIDE and SM90_WIDE: more rows than are decoded ----
 
 
 def _prefill() -> CacheFamily:
@@ -94,7 +94,7 @@ def _prefill() -> CacheFamily:
         "narrow v": replace(batch, causal=True, d_head_v=48),
         "fewer queries": replace(batch, causal=True, seqused_q=(150, 1, 0, 64, 65, 129)),
     }
-    configs = _of_archs(Arch.SM80, Arch.SM90, Arch.SM90_WIDE)
+    configs = _of_archs(Arch.SM80, Arch.SM90, Arch.SM80_WIDE, Arch.SM90_WIDE)
     return CacheFamily("prefill", configs, batch, problems, _of_served_row)
 
 
@@ -167,7 +167,7 @@ def _e4m3_prefill() -> CacheFamily:
 E4M3_PREFILL = _e4m3_prefill()
 
 
-# ---- SM90_DECODE and SM90_WIDE: chunks of prompts and long drafts over long caches ----
+# ---- SM90_DECODE, SM80_WIDE and SM90_WIDE: chunks of prompts and long drafts over long caches ----
 
 
 def _chunks() -> CacheFamily:
@@ -188,7 +188,7 @@ def _chunks() -> CacheFamily:
     def of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
         return replace(p, **heads_of(config), **types_of(config))
 
-    configs = _of_archs(Arch.SM90_DECODE, Arch.SM90_WIDE)
+    configs = _of_archs(Arch.SM90_DECODE, Arch.SM80_WIDE, Arch.SM90_WIDE)
     return CacheFamily("chunks", configs, batch, problems, of_row)
 
 

@@ -240,6 +240,8 @@ def _local_memory(config: flashattn.Config) -> int:
     loops read one per block."""
     if config.arch == Arch.SM80_DECODE:
         return 0
+    if config.arch == Arch.SM80_WIDE:  # its PTX on 9.0; its machine code of 8.0 spills nothing
+        return 8 if config.B_c == 32 else 0
     if config.arch == Arch.SM90 and config.dtype == DType.E4M3 and config.d_head == 256:
         return 104
     if Feature.BIAS in Feature(config.features) and config.arch in (Arch.SM90, Arch.SM90_DECODE):
@@ -264,9 +266,9 @@ def _local_memory(config: flashattn.Config) -> int:
 
 def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
     """Returns (least, most) bytes for Q and the blocks of K and V, two bytes per element, one of
-    e4m3. SM80_MLA has Q in registers, two blocks of fp16 beside those of e4m3, and warps exchange
-    scores and P. SM90 and SM90_DECODE have panels of 64 columns and barriers, and slots of O and
-    the next Q if there is room."""
+    e4m3. SM80_MLA and SM80_WIDE have Q in registers, blocks of fp16 beside those of e4m3, and warps
+    exchange scores and P. SM90 and SM90_DECODE have panels of 64 columns and barriers, and slots of
+    O and the next Q if there is room."""
     if config.arch == Arch.SM80:
         exact = 2 * config.d_head * (config.B_r + 2 * config.B_c)
         return exact, exact
@@ -277,6 +279,10 @@ def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
     if config.arch == Arch.SM80_MLA:
         of_element = config.n_stages + 4 if config.dtype == DType.E4M3 else 2 * config.n_stages
         keys = of_element * config.d_head * config.B_c
+        return keys, keys + 32 * 1024
+    if config.arch == Arch.SM80_WIDE:  # K and V; of e4m3 one block of fp16 each
+        of_element = config.n_stages + 2 if config.dtype == DType.E4M3 else 2 * config.n_stages
+        keys = 2 * of_element * config.d_head * config.B_c
         return keys, keys + 32 * 1024
     columns, columns_of_v = (
         -(-x // 64) * 64 for x in (config.d_head, config.d_head_v or config.d_head)
@@ -306,6 +312,7 @@ def test_row_fits_the_device(name: str) -> None:
         (Arch.SM80, (32, 64, 96, 128, 192, 256)),
         (Arch.SM80_DECODE, (64, 128, 256)),
         (Arch.SM80_MLA, (576,)),
+        (Arch.SM80_WIDE, (512,)),
         (Arch.SM90, (64, 96, 128, 192, 256)),
         (Arch.SM90_DECODE, (64, 128, 256)),
         (Arch.SM90_MLA, (576,)),
@@ -314,7 +321,7 @@ def test_row_fits_the_device(name: str) -> None:
 )
 def test_table_has_rows_of_both_types_for_every_head_dimension(arch: Arch, d_heads: tuple) -> None:
     served = {(r.config.dtype, r.config.d_head) for r in cuda_kernels() if r.config.arch == arch}
-    converts_only = arch == Arch.SM80_MLA and is_for_hopper_alone()
+    converts_only = arch in (Arch.SM80_MLA, Arch.SM80_WIDE) and is_for_hopper_alone()
     dtypes = (DType.E4M3,) if converts_only else (DType.FP16, DType.BF16)
     assert served >= {(dtype, d_head) for dtype in dtypes for d_head in d_heads}
 

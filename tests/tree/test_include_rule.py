@@ -61,6 +61,7 @@ KERNEL_RULES = {
     "kernels/sm80/forward": rf"{DEVICE_COMMON}|sm80/sm80_kernel\.h|sm80/(forward|ptx)/\w+\.cuh",
     "kernels/sm80/decode": rf"{DEVICE_COMMON}|sm80/decode_\w+\.h|sm80/(decode|ptx)/\w+\.cuh",
     "kernels/sm80/mla": rf"{DEVICE_COMMON}|sm80/mla_kernel\.h|sm80/(mla|ptx)/\w+\.cuh",
+    "kernels/sm80/wide": rf"{DEVICE_COMMON}|sm80/mla_kernel\.h|sm80/(mla|wide|ptx)/\w+\.cuh",
     "kernels/sm80": rf"{DEVICE_COMMON}|sm80/(\w+/)?\w+\.(h|cuh)",
     "kernels/sm90/ptx": rf"{DEVICE_COMMON}|sm90/sm90_kernel\.h",
     "kernels/sm90/schedule": sm90_folder("schedule", "ptx"),

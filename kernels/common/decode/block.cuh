@@ -73,7 +73,9 @@ typedef struct block_place {
 
 /* Blocks of wide heads take the tiles of one K/V head after the other, so that all that run at a
  * time read the same keys, and those first that see most. Measured on an H100. */
-template <flash_config_t C> constexpr bool takes_heads_in_turn = C.arch == FLASH_ARCH_SM90_WIDE;
+template <flash_config_t C>
+constexpr bool takes_heads_in_turn =
+    C.arch == FLASH_ARCH_SM90_WIDE || C.arch == FLASH_ARCH_SM80_WIDE;
 
 template <flash_config_t C>
 static __device__ __forceinline__ block_place_t find_place(const decode_params_t &params) {

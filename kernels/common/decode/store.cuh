@@ -95,7 +95,7 @@ store_piece_row(const decode_params_t &params, const decode_block_t &block, int 
         store_row(params, to, column, sum, weight, sink, unit);
         return;
     }
-    const int64_t partial = ((int64_t)blockIdx.x * params.heads_per_block + head) * C.B_r + row;
+    const int64_t partial = (find_slot<C>(params) * params.heads_per_block + head) * C.B_r + row;
     *(float4 *)(params.partial_o + partial * COLUMNS + column) = sum;
     if (column == 0)
         params.partial_weights[partial] = weight;

@@ -70,25 +70,25 @@ typedef struct lane_keys {
 
 /* Finds the keys of the step that begins with one. id: of the page of the lane's key; end: of the
  * walk. */
-template <flash_config_t C>
+template <flash_config_t C, key_tensor T>
 static __device__ __forceinline__ lane_keys_t find_lane_keys(const key_source_t &source,
                                                              const sm80_decode_params_t &params,
                                                              int32_t step_key, int32_t end,
                                                              int32_t id) {
     const int32_t key = step_key + lane_number() % C.B_c;
-    const long long offset = key_offset<C>(source, params, key, end, id);
+    const long long offset = key_offset<C, T>(source, params, key, end, id);
     return {max(offset, 0ll), __ballot_sync(0xffffffffu, offset >= 0)};
 }
 
 /* Starts to copy the step that begins with a key to a landing. id: of the page of the lane's key;
  * end: of the walk. */
-template <flash_config_t C>
+template <flash_config_t C, key_tensor T>
 static __device__ __forceinline__ void copy_step(uint32_t landing, const key_source_t &source,
                                                  const sm80_decode_params_t &params,
                                                  int32_t step_key, int32_t end, int32_t id) {
     const int32_t column = pass_chunk() * byte_chunk_columns; /* of a panel */
-    const int32_t d_head = params.attention.d_head;
-    const lane_keys_t keys = find_lane_keys<C>(source, params, step_key, end, id);
+    const int32_t columns = tensor_columns<T>(params.attention);
+    const lane_keys_t keys = find_lane_keys<C, T>(source, params, step_key, end, id);
 #pragma unroll
     for (int pass = 0; pass < passes<C>; ++pass) {
         const int key = pass * pass_keys + pass_key();
@@ -98,11 +98,11 @@ static __device__ __forceinline__ void copy_step(uint32_t landing, const key_sou
         for (int n = 0; n < warp_panels<C>; ++n) {
             const int32_t own = warp_number() * warp_columns<C> + n * panel_columns + column;
             async_copy_or_zero(landed_chunk<C>(landing, pass * warp_panels<C> + n), from + own,
-                               exists && own < d_head);
+                               exists && own < columns);
         }
-        if (warp_number() == pass)
+        if (v_in_k<C> && warp_number() == pass)
             async_copy_or_zero(landed_chunk<C>(landing, own_chunks<C>), from + C.d_head_v + column,
-                               exists && C.d_head_v + column < d_head);
+                               exists && C.d_head_v + column < columns);
     }
 }
 
@@ -122,8 +122,8 @@ fill_landings(landing_ring_t &ring, const sm80_decode_params_t &params, const ke
     for (int i = 0; i < C.n_stages; ++i) {
         const int32_t step_key = walk.begin + i * C.B_c;
         if (step_key < walk.end)
-            copy_step<C>(ring.first + i * landing_bytes<C>, source, params, step_key, walk.end,
-                         ids[i]);
+            copy_step<C, TENSOR_K>(ring.first + i * landing_bytes<C>, source, params, step_key,
+                                   walk.end, ids[i]);
         async_copy_commit();
     }
 }
@@ -149,7 +149,8 @@ static __device__ __forceinline__ void store_elements(uint32_t first, int pass, 
 template <flash_config_t C>
 static __device__ __forceinline__ void convert_landing(uint32_t stage, uint32_t landing) {
     static_assert(pass_keys % line_chunks == 0, "a thread's keys have one swizzle");
-    static_assert(key_panels<C> == C.n_warps * warp_panels<C> + 1, "the last panel is only K's");
+    static_assert(key_panels<C> == C.n_warps * warp_panels<C> + v_in_k<C>,
+                  "the last panel is only K's, where V is in K");
     static_assert(passes<C> <= C.n_warps, "a warp for each pass of the last panel");
     const uint32_t own = converted_chunk(stage + warp_number() * warp_panels<C> * panel_bytes<C>);
 #pragma unroll
@@ -162,7 +163,7 @@ static __device__ __forceinline__ void convert_landing(uint32_t stage, uint32_t 
         for (int pass = 0; pass < passes<C>; ++pass)
             store_elements(own + n * panel_bytes<C>, pass, bytes[pass]);
     }
-    if (warp_number() < passes<C>)
+    if (v_in_k<C> && warp_number() < passes<C>)
         store_elements(converted_chunk(stage + (key_panels<C> - 1) * panel_bytes<C>), warp_number(),
                        shared_load(landed_chunk<C>(landing, own_chunks<C>)));
 }
@@ -179,7 +180,7 @@ convert_step(uint32_t stage, landing_ring_t &ring, const sm80_decode_params_t &p
     __syncwarp();
     convert_landing<C>(stage, ring.oldest);
     if (copied_key < walk.end) {
-        copy_step<C>(ring.oldest, source, params, copied_key, walk.end, ring.id);
+        copy_step<C, TENSOR_K>(ring.oldest, source, params, copied_key, walk.end, ring.id);
         ring.id = fetch_lane_id<C>(params, source, copied_key + C.B_c, walk.end);
     }
     async_copy_commit();

@@ -1,6 +1,6 @@
 /*
- * These constants follow from the configuration of an SM80_MLA kernel, which is checked at compile
- * time, and say how shared memory is laid out:
+ * These constants follow from the configuration of an SM80_MLA or SM80_WIDE kernel, which is
+ * checked at compile time, and say how shared memory is laid out:
  *
  *     0                                               sm80_mla_shared_bytes()
  *     | K 0 | K 1 | K 2 | ... | mla_exchange          |
@@ -8,6 +8,9 @@
  *
  *     | K 0 | K 1 | bytes 0 | bytes 1 | ... | mla_exchange          |      of e4m3
  *       stages      landings of B_c keys
+ *
+ *     | K 0 | K 1 | ... | V 0 | V 1 | ... | mla_exchange            |      SM80_WIDE
+ *     | K | V | bytes of K and V 0 | 1 | ... | mla_exchange         |      SM80_WIDE, of e4m3
  *
  * A stage has panels of 64 columns: lines of 128 bytes, one for each key, of eight chunks of 16
  * bytes, which are swizzled so that those at the same place of eight neighbouring lines are in
@@ -45,7 +48,8 @@ template <flash_config_t C> constexpr int head_steps = C.d_head / 16; /* contrac
 template <flash_config_t C> constexpr int warp_steps = head_steps<C> / sharing_warps<C>;
 template <flash_config_t C> constexpr int key_tiles = C.B_c / 8;  /* columns of S */
 template <flash_config_t C> constexpr int key_steps = C.B_c / 16; /* contraction of P V */
-template <flash_config_t C> constexpr int warp_columns = C.d_head_v / C.n_warps; /* of O */
+template <flash_config_t C> constexpr int value_columns = sm80_mla_d_head_v(&C);
+template <flash_config_t C> constexpr int warp_columns = value_columns<C> / C.n_warps; /* of O */
 template <flash_config_t C> constexpr int column_tiles = warp_columns<C> / 8;
 
 /* Tiles of S that a warp turns into P. Where there are fewer tiles than warps, some have none.
@@ -60,6 +64,11 @@ template <flash_config_t C> constexpr bool has_bias = (C.features & FLASH_FEATUR
 
 /* ---- Shared memory ---- */
 
+/* The tensors of keys. V is the first columns of K, or has stages of its own, behind those of K. */
+enum key_tensor { TENSOR_K, TENSOR_V };
+template <flash_config_t C> constexpr bool v_in_k = sm80_mla_v_in_k(&C) != 0;
+template <flash_config_t C> constexpr int key_tensors = sm80_mla_tensors(&C);
+
 constexpr int panel_columns = 64;
 constexpr int line_chunks = DECODE_LINE_BYTES / DECODE_CHUNK_BYTES;
 constexpr int chunk_columns = panel_columns / line_chunks;
@@ -67,6 +76,7 @@ template <flash_config_t C> constexpr int key_panels = C.d_head / panel_columns;
 template <flash_config_t C> constexpr int panel_bytes = C.B_c *DECODE_LINE_BYTES;
 template <flash_config_t C> constexpr int stage_bytes = sm80_mla_stage_bytes(&C);
 template <flash_config_t C> constexpr int ring_bytes = sm80_mla_stages(&C) * stage_bytes<C>;
+template <flash_config_t C> constexpr int all_rings_bytes = key_tensors<C> *ring_bytes<C>;
 template <flash_config_t C> constexpr int warp_panels = warp_columns<C> / panel_columns;
 
 /* Returns the offset of a chunk of a panel's line. */
@@ -95,11 +105,9 @@ template <flash_config_t C> struct mla_exchange {
 };
 
 template <flash_config_t C> __device__ constexpr void assert_mla() {
-    static_assert(C.arch == FLASH_ARCH_SM80_MLA, "a configuration of another family");
     static_assert(has_half_operands<C>, "mma.m16n8k16 and ldmatrix have elements of 16 bits");
     static_assert(!is_latent<C>, "latent tokens are of other families");
-    SM80_MLA_FWD_RULES(ASSERT_RULE, &C)
-    static_assert(C.n_stages >= 3, "two in use while one is loaded");
+    SM80_MLA_RULES(ASSERT_RULE, &C)
     static_assert(sizeof(mla_exchange<C>) == sm80_mla_exchange_bytes(&C), "as the host counts");
 }
 

@@ -2,7 +2,8 @@
  * All warps load keys of 16 bits into a stage, by asynchronous copies of 16 bytes: eight lanes
  * copy a line of a panel, so that a warp copies 128 bytes each of four keys at a time. A thread
  * copies chunks of one key, or of two; with pages it has loaded the page's id a step before. Keys
- * past the walk's end and columns past d_head become zeros, and no memory is read for them.
+ * past the walk's end and columns past d_head, of V past d_head_v, become zeros, and no memory is
+ * read for them.
  */
 #ifndef FLASH_KERNELS_SM80_MLA_LOAD_CUH
 #define FLASH_KERNELS_SM80_MLA_LOAD_CUH
@@ -61,7 +62,7 @@ template <flash_config_t C> struct step_copies {
 };
 
 /* Finds the copies of the step that begins with a key. end: of the walk. */
-template <flash_config_t C>
+template <flash_config_t C, key_tensor T>
 static __device__ __forceinline__ step_copies<C>
 find_copies(uint32_t stage, const page_ids<C> &ids, const key_source_t &source,
             const sm80_decode_params_t &params, int32_t step_key, int32_t end) {
@@ -69,11 +70,11 @@ find_copies(uint32_t stage, const page_ids<C> &ids, const key_source_t &source,
     const int32_t first_column = place.panel * panel_columns + place.chunk * chunk_columns;
     step_copies<C> copies;
     copies.to = stage + place.panel * panel_bytes<C> + chunk_offset(place.line, place.chunk);
-    copies.columns = params.attention.d_head - first_column;
+    copies.columns = tensor_columns<T>(params.attention) - first_column;
 #pragma unroll
     for (int i = 0; i < key_passes<C>; ++i) {
         const int32_t key = step_key + place.line + i * keys_together<C>;
-        const int64_t offset = key_offset<C>(source, params, key, end, ids.of[i]);
+        const int64_t offset = key_offset<C, T>(source, params, key, end, ids.of[i]);
         copies.exists[i] = offset >= 0;
         copies.from[i] =
             source.head + max((long long)offset, 0ll) + first_column * dtype_size(C.dtype);

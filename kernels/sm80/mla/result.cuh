@@ -79,10 +79,10 @@ store_columns(const sm80_decode_params_t &params, const decode_block_t &block, u
     for (int i = lane_number() / chunks; i < SM80_MLA_ROW_GROUP; i += rows_at_once) {
         const int row = group * SM80_MLA_ROW_GROUP + i;
         if (row < block.rows)
-            store_piece_row<C, C.d_head_v>(params, block, 0, row,
-                                           warp_number() * warp_columns<C> + chunk * 4,
-                                           load_columns(laid_place<C>(ring, i, chunk)),
-                                           row_weight<C>(shared, row), shared.sink[row], unit);
+            store_piece_row<C, value_columns<C>>(
+                params, block, 0, row, warp_number() * warp_columns<C> + chunk * 4,
+                load_columns(laid_place<C>(ring, i, chunk)), row_weight<C>(shared, row),
+                shared.sink[row], unit);
     }
 }
 
@@ -92,7 +92,7 @@ static __device__ __forceinline__ void
 finish_block(const sm80_decode_params_t &params, const decode_block_t &block,
              const output_tile<C> &o, const softmax_state_t &state, uint32_t ring,
              mla_exchange<C> &shared, const score_unit_t &unit) {
-    static_assert(C.n_warps * laid_bytes<C> <= ring_bytes<C>, "laid over the ring");
+    static_assert(C.n_warps * laid_bytes<C> <= all_rings_bytes<C>, "laid over the rings");
     leave_weights<C>(shared, state);
     if (threadIdx.x == 0)
         record_split(params, block);

@@ -1,5 +1,6 @@
 /*
- * A launch of SM80_DECODE or SM80_MLA enqueues the decode kernel, then the one that merges pieces.
+ * A launch of SM80_DECODE, SM80_MLA or SM80_WIDE enqueues the decode kernel, then the one that
+ * merges pieces.
  */
 #include "config/kernel_table.h"
 #include "core/status.h"

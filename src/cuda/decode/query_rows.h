@@ -1,6 +1,6 @@
 /*
- * Decode kernels read rows of Q by 16 bytes, and those of SM80_DECODE and SM80_MLA rows of K and V
- * too.
+ * Decode kernels read rows of Q by 16 bytes, and those of SM80_DECODE, SM80_MLA and SM80_WIDE
+ * rows of K and V too.
  */
 #ifndef FLASH_CUDA_QUERY_ROWS_H
 #define FLASH_CUDA_QUERY_ROWS_H

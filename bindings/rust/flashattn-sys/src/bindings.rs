@@ -43,6 +43,7 @@ pub const FLASH_ARCH_NEON_BF16: i32 = 7;
 pub const FLASH_ARCH_SM80: i32 = 80;
 pub const FLASH_ARCH_SM80_DECODE: i32 = 81;
 pub const FLASH_ARCH_SM80_MLA: i32 = 82;
+pub const FLASH_ARCH_SM80_WIDE: i32 = 83;
 pub const FLASH_ARCH_SM90: i32 = 90;
 pub const FLASH_ARCH_SM90_DECODE: i32 = 91;
 pub const FLASH_ARCH_SM90_MLA: i32 = 92;
