@@ -101,10 +101,10 @@ TEST(more_blocks_than_a_launch_takes_are_refused) {
     assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "more tiles");
     p = decode_problem(64, 1, FLASH_FEATURE_VARLEN);
     p.batch_invariant = true;
-    p.params.batch = 1 << 20;
-    p.params.seqlen_k = 512 * 512; /* 512 pieces at most, of each of 4 heads */
+    p.params.batch = 1 << 24;
+    p.params.seqlen_k = 33 * 256; /* 33 pieces, for each of 4 heads: 132 multiprocessors */
     assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "more pieces");
-    p.params.seqlen_k = 511 * 512;
+    p.params.seqlen_k = 31 * 256;
     assert_success(select_check(kernel, &p, &hopper));
 }
 
