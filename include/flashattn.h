@@ -1382,8 +1382,9 @@ typedef struct flash_rotary {
  * the cache, to the nearest element (the even one of two). Into a cache of e4m3 go value * (1 /
  * scale), in fp32, with quant's scales; what is further than 448 from 0, infinity included, becomes
  * 448 or -448. New tokens of e4m3 go only into a cache of e4m3, are taken to have its scales
- * already, and cannot turn. A value that neither turns nor changes its type keeps its bits. Q and
- * q_out are of fp16, bf16 or fp32, each by itself.
+ * already, and turn on the CPU alone, where what they become is rounded to e4m3 again. A value that
+ * neither turns nor changes its type keeps its bits. Q and q_out are of fp16, bf16, fp32 or, on the
+ * CPU, e4m3, each by itself; a q_out of e4m3 has the scale of q, or none.
  *
  * A cache of latent tokens (FLASH_DTYPE_LATENT_E4M3) is k, of d_head 576, without v and rotary.
  * Each 128 of the first 512 columns get a scale, the largest magnitude / 448, or 1 where that is 0

@@ -33,7 +33,8 @@ store_as(void *data, int32_t dtype, int64_t first, int64_t step, int64_t n, cons
             element_store(data, first + i * step, dtype, x[i]);
 }
 
-/* Loads n elements from `first` on, each `step` behind the one before, of fp16, bf16 or fp32. */
+/* Loads n elements from `first` on, each `step` behind the one before, of fp16, bf16, fp32 or e4m3.
+ */
 static void load(const void *data, int32_t dtype, int64_t first, int64_t step, int64_t n,
                  float *x) {
     DTYPES_KNOWN(7);
@@ -41,6 +42,8 @@ static void load(const void *data, int32_t dtype, int64_t first, int64_t step, i
         load_as(data, FLASH_DTYPE_FP32, first, step, n, x);
     else if (dtype == FLASH_DTYPE_FP16)
         load_as(data, FLASH_DTYPE_FP16, first, step, n, x);
+    else if (dtype == FLASH_DTYPE_E4M3)
+        load_as(data, FLASH_DTYPE_E4M3, first, step, n, x);
     else
         load_as(data, FLASH_DTYPE_BF16, first, step, n, x);
 }

@@ -55,6 +55,22 @@ static flash_status_t check_cache_types(int32_t k, int32_t v) {
     return argument_check_mixed("k.dtype", k, "v.dtype", v);
 }
 
+static bool is_on_cpu(const flash_kv_append_args_t *a) {
+    return a->device == FLASH_DEVICE_CPU;
+}
+
+static flash_status_t check_query_type(const flash_kv_append_args_t *a, const char *name,
+                                       int32_t dtype) {
+    FLASH_TRY(argument_check_dtype(name, dtype));
+    if (dtype != FLASH_DTYPE_E4M3)
+        return argument_check_not_of_keys(name, dtype);
+    FLASH_REQUIRE(is_on_cpu(a), FLASH_ERROR_UNSUPPORTED,
+                  "%s is FLASH_DTYPE_E4M3 (%d), and device is 0x%x: queries of e4m3 turn on the "
+                  "CPU alone",
+                  name, FLASH_DTYPE_E4M3, (unsigned)a->device);
+    return FLASH_SUCCESS;
+}
+
 static flash_status_t check_types(const flash_kv_append_args_t *a) {
     const int32_t v_new = has_v(a) ? a->v_new.dtype : a->k_new.dtype;
     const int32_t v = has_v(a) ? a->v.dtype : a->k.dtype;
@@ -66,14 +82,15 @@ static flash_status_t check_types(const flash_kv_append_args_t *a) {
                   "k_new.dtype is FLASH_DTYPE_E4M3 and k.dtype is %" PRId32
                   ": new tokens of e4m3 go into a cache of e4m3 alone",
                   a->k.dtype);
-    FLASH_REQUIRE(a->k_new.dtype != FLASH_DTYPE_E4M3 || a->rotary == NULL, FLASH_ERROR_UNSUPPORTED,
-                  "k_new.dtype is FLASH_DTYPE_E4M3 with rotary: new tokens of e4m3 cannot turn");
+    FLASH_REQUIRE(a->k_new.dtype != FLASH_DTYPE_E4M3 || a->rotary == NULL || is_on_cpu(a),
+                  FLASH_ERROR_UNSUPPORTED,
+                  "k_new.dtype is FLASH_DTYPE_E4M3 with rotary, and device is 0x%x: new tokens of "
+                  "e4m3 turn on the CPU alone",
+                  (unsigned)a->device);
     if (a->seqlen_q == 0)
         return FLASH_SUCCESS;
-    FLASH_TRY(argument_check_dtype("q.dtype", a->q.dtype));
-    FLASH_TRY(argument_check_dtype("q_out.dtype", a->q_out.dtype));
-    FLASH_TRY(argument_check_not_of_keys("q.dtype", a->q.dtype));
-    return argument_check_not_of_keys("q_out.dtype", a->q_out.dtype);
+    FLASH_TRY(check_query_type(a, "q.dtype", a->q.dtype));
+    return check_query_type(a, "q_out.dtype", a->q_out.dtype);
 }
 
 /* Requires a number of tokens, and of elements of a token, that 31 bits count. */

@@ -41,7 +41,7 @@ static float inverse_scale_of(const append_part_t *part, int32_t batch_index, in
     const flash_scale_t *scale = &part->scale;
     const int64_t at = batch_index * scale->stride_batch + head * scale->stride_head;
     float value = 1;
-    if (scale->data)
+    if (scale->data && part->from_dtype != FLASH_DTYPE_E4M3) /* else it is in the cache's scale */
         memcpy(&value, element_of(scale->data, at, FLASH_DTYPE_FP32), sizeof value);
     return 1 / value;
 }

@@ -475,11 +475,13 @@ static void use_cuda(call_t *c) {
     X(e4m3_into_fp32, c->args.k_new.dtype = c->args.v_new.dtype = FLASH_DTYPE_E4M3, UNSUPPORTED,   \
       "k.dtype is 3: new tokens of e4m3")                                                          \
     X(e4m3_with_rotary,                                                                            \
-      (use_e4m3(c), c->args.k_new.dtype = c->args.v_new.dtype = FLASH_DTYPE_E4M3), UNSUPPORTED,    \
-      "cannot turn")                                                                               \
-    X(q_e4m3, c->args.q.dtype = FLASH_DTYPE_E4M3, UNSUPPORTED, "q.dtype is FLASH_DTYPE_E4M3")      \
-    X(q_out_e4m3, c->args.q_out.dtype = FLASH_DTYPE_E4M3, UNSUPPORTED,                             \
-      "q_out.dtype is FLASH_DTYPE_E4M3")                                                           \
+      (use_e4m3(c), c->args.k_new.dtype = c->args.v_new.dtype = FLASH_DTYPE_E4M3,                  \
+       c->args.device = FLASH_DEVICE_CUDA),                                                        \
+      UNSUPPORTED, "e4m3 turn on the CPU alone")                                                   \
+    X(q_e4m3, (c->args.q.dtype = FLASH_DTYPE_E4M3, c->args.device = FLASH_DEVICE_CUDA),            \
+      UNSUPPORTED, "q.dtype is FLASH_DTYPE_E4M3")                                                  \
+    X(q_out_e4m3, (c->args.q_out.dtype = FLASH_DTYPE_E4M3, c->args.device = FLASH_DEVICE_CUDA),    \
+      UNSUPPORTED, "q_out.dtype is FLASH_DTYPE_E4M3")                                              \
     X(flags, c->args.flags = FLASH_FLAG_CAUSAL, INVALID, "flags is 0x1")                           \
     X(batch_negative, c->args.batch = -1, INVALID, "batch is -1")                                  \
     X(batch_huge, c->args.batch = (int64_t)1 << 31, INVALID, "batch is 2147483648")                \

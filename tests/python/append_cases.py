@@ -335,6 +335,28 @@ def named_cases() -> dict[str, AppendCase]:
     return cases
 
 
+def cpu_cases() -> dict[str, AppendCase]:
+    """Returns cases of what CUDA devices refuse: new tokens and queries of e4m3 that turn."""
+    cases = {}
+    for interleaved in (False, True):
+        style = "interleaved" if interleaved else "halves"
+        for scales in (None, "array"):
+            for size in (1.0, 200.0):
+                cases[f"turned_e4m3_{style}_{scales}_{size}"] = replace(
+                    _RAGGED, dtype=E4M3, cache_dtype=E4M3, kind="table", scales=scales, size=size,
+                    rotary=Rotary(16, "float32", interleaved),
+                    queries=Queries((3, 0, 7, 1), 4, E4M3, ragged=True),
+                )  # fmt: skip
+    for out in ("bfloat16", "float32", E4M3):
+        cases[f"queries_of_e4m3_into_{out}"] = replace(
+            _DENSE, rotary=Rotary(16), queries=Queries((4, 4, 4), 6, E4M3, out)
+        )
+    cases["queries_into_e4m3"] = replace(
+        _DENSE, rotary=Rotary(16), queries=Queries((4, 4, 4), 6, "float16", E4M3), size=300.0
+    )
+    return cases
+
+
 def _add_cases_of_other_widths(cases: dict[str, AppendCase]) -> None:
     """Adds cases whose V has another head dimension than K."""
     for kind in KINDS:

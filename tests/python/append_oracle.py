@@ -107,7 +107,7 @@ class Oracle:
                 x = quant_blocks.encode(x.astype(np.float32), kv_dtype)
             elif x.dtype != cache.dtype:
                 x = x.astype(np.float32)
-                if cache.dtype == dtype_of(E4M3):
+                if cache.dtype == dtype_of(E4M3) and new.dtype != cache.dtype:
                     x = x * self._inverse(scale, token.batch_index)
                 x = narrowed(x, cache.dtype)
             cache[place] = x

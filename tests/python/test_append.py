@@ -18,6 +18,7 @@ from append_cases import (
     Result,
     Rotary,
     arrays_of,
+    cpu_cases,
     expected_of,
     named_cases,
 )
@@ -30,7 +31,7 @@ from parallel_for import ReversedHook, ThreadsHook
 from strategies import PAIRS as CACHE_PAIRS
 from strategies import random_problems
 
-CASES = named_cases()
+CASES = {**named_cases(), **cpu_cases()}
 
 
 def _run(case: AppendCase) -> Result:

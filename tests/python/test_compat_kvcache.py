@@ -267,9 +267,27 @@ def test_rotary_embedding_needs_what_it_turns(cache: tuple, new: tuple) -> None:
         call(Q, *cache, *new, turns[:15], turns[:15], 1)
     with pytest.raises(ValueError, match="rotary_dim is 10, and d_head only 8"):
         call(Q, *cache, *new, torch.ones(16, 5), torch.ones(16, 5), 1)
-    e4m3 = [x.to(torch.float8_e4m3fn) for x in (*cache, *new)]
-    with pytest.raises(NotImplementedError, match="rotary_cos is given, and k is torch.float8"):
-        call(Q, *e4m3, turns, turns, 1)
+
+
+def test_tokens_of_e4m3_turn(cache: tuple, new: tuple) -> None:
+    """As the same codes of bfloat16 do, which are rounded to e4m3 then."""
+    angles = torch.arange(64.0).reshape(16, 4)
+    turns = angles.cos(), angles.sin()
+    codes = [x.to(torch.float8_e4m3fn) for x in (Q, *cache, *new)]
+    k_cache, v_cache = codes[1].clone(), codes[2].clone()
+    o = fa3.flash_attn_with_kvcache(
+        codes[0], k_cache, v_cache, *codes[3:], rotary_cos=turns[0], rotary_sin=turns[1],
+        cache_seqlens=1, causal=True,
+    )  # fmt: skip
+    wide_k, wide_v = codes[1].clone(), codes[2].clone()
+    turned = fa3.flash_attn_with_kvcache(
+        codes[0].float().bfloat16(), wide_k, wide_v, *(x.float() for x in codes[3:]),
+        rotary_cos=turns[0], rotary_sin=turns[1], cache_seqlens=1, causal=True,
+    )  # fmt: skip
+    for found, expected in ((k_cache, wide_k), (v_cache, wide_v)):
+        assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8))
+    assert o.dtype == torch.bfloat16 and not torch.equal(k_cache.float(), codes[1].float())
+    assert (o - turned).norm() < 0.1 * turned.norm()
 
 
 def test_wrong_arguments_are_named(cache: tuple, new: tuple) -> None:

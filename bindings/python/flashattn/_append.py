@@ -197,8 +197,8 @@ class _Append:
             return
         is_flat = self._ragged_q or (self._is_flat and not self.args.cu_seqlens_new)
         n_axes = 3 if is_flat else 4
-        view = _tensor.tensor_view(q, "q", n_axes, self._stream)
-        to = _tensor.tensor_view(q_out, "q_out", n_axes, self._stream)
+        view = _tensor.key_view(q, "q", n_axes, self._stream)
+        to = _tensor.key_view(q_out, "q_out", n_axes, self._stream)
         if to.shape != view.shape:
             raise ValueError(f"q_out has shape {to.shape}, q has {view.shape}")
         if view.shape[-1] != self.args.d_head:
