@@ -15,7 +15,6 @@ import flashattn  # noqa: E402
 from flashattn import torch_ops  # noqa: E402
 from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch_append_calls import (  # noqa: E402
-    E4M3,
     NAMES,
     WRITTEN,
     Call,
