@@ -13,7 +13,7 @@ enum {
     MOST_ELEMENTS = 1 << 15, /* of a tensor in memory, at most */
     MOST_BATCH = 4,
     MOST_HEADS = 16,
-    MOST_TOKENS = 256,       /* of all sequences' queries, where a call computes */
+    MOST_QUERIES = 256,      /* of all sequences' queries, where a call computes */
     MOST_IDS = 8,            /* pages of a sequence */
     MOST_STRIDE = MOST_HEADS /* of scales */
 };
@@ -74,7 +74,7 @@ typedef struct scales {
     flash_quant_t quant;
     float k[(MOST_BATCH + MOST_HEADS) * MOST_STRIDE];
     float v[(MOST_BATCH + MOST_HEADS) * MOST_STRIDE];
-    float q[(MOST_BATCH + MOST_HEADS + MOST_TOKENS) * MOST_STRIDE];
+    float q[(MOST_BATCH + MOST_HEADS + MOST_QUERIES) * MOST_STRIDE];
 } scales_t;
 
 /* Returns NULL where the call has no scales. */
