@@ -291,6 +291,11 @@ SM80 = Layout(
     ),
     needs=(("eager_load_blocks", "async_copy"),),
 )
+SM80_BACKWARD = Layout(
+    "sm80_backward",
+    shape=("B_r", "B_c", "n_warps"),
+    words=(Word("stages", ("n_stages",), places=("N",)),),
+)
 SM80_DECODE = Layout(
     "sm80_decode",
     shape=("B_r", "B_c", "n_warps"),
@@ -505,9 +510,12 @@ def _cuda(
     rules: Mapping[str, Rule],
     capabilities: tuple[int, int] = FROM_80,
     needed: int = 0,
+    gradients: Rows | None = None,
 ) -> Family:
-    forward = Rows(layout, types, rules, ALL_FEATURES, needed)
-    return Family(arch, False, {Op.FORWARD: forward}, capabilities=capabilities)
+    operations = {Op.FORWARD: Rows(layout, types, rules, ALL_FEATURES, needed)}
+    if gradients is not None:
+        operations |= {Op.BACKWARD_DQ: gradients, Op.BACKWARD_DKV: gradients}
+    return Family(arch, False, operations, capabilities=capabilities)
 
 
 _SM80_RULES = {
@@ -519,6 +527,14 @@ _SM80_RULES = {
     "K_mma_load_K_fragments": ANY_VALUE,
     "V_mma_load_K_fragments": ANY_VALUE,
 }
+_SM80_BACKWARD_RULES = {
+    "d_head": Choice((64, 128, 192, 256)),
+    "B_r": Choice((32, 64, 128)),
+    "B_c": Choice((32, 64, 128)),
+    "n_warps": Choice((4, 8)),
+    "n_stages": Choice((1, 2)),
+}
+_SM80_GRADIENTS = Rows(SM80_BACKWARD, HALF_TYPES, _SM80_BACKWARD_RULES, GRADIENT_FEATURES)
 _SM80_DECODE_RULES = {
     "d_head": Choice((64, 128, 256)),
     "B_r": Choice((8, 16)),
@@ -587,7 +603,7 @@ FAMILIES = {
         # Products of bf16 pairs would round a Q of fp32, which the families above do not.
         _cpu(Arch.AVX512_BF16, _wide_o(Dtype.BF16), flags=AVX512_BF16_FLAGS),
         _cpu(Arch.NEON_BF16, _wide_o(Dtype.BF16), flags=("-march=armv8.2-a+bf16",)),
-        _cuda(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES),
+        _cuda(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES, gradients=_SM80_GRADIENTS),
         _cuda(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES),
         _cuda(Arch.SM80_MLA, SM80_MLA, CUDA_TYPES, _SM80_MLA_RULES),
         _cuda(Arch.SM80_WIDE, SM80_WIDE, CUDA_TYPES, _SM80_WIDE_RULES),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from .config import Config, converts, operand_dtype
-from .facts import Arch, Dtype, Feature
+from .facts import Arch, Dtype, Feature, Op
 
 _KERNELS = Path(__file__).resolve().parents[1] / "kernels"
 _TOKEN = re.compile(r'\s*("(?:\\.|[^"\\])*"|\w+|->|<<|>>|<=|>=|==|!=|&&|\|\||\S)')
@@ -64,6 +64,7 @@ _KNOWN: dict[str, Any] = {
     "flash_operand_dtype": operand_dtype,
     "flash_converts": converts,
     **{f"FLASH_ARCH_{arch.name}": int(arch) for arch in Arch},
+    **{f"FLASH_OP_{op.name}": int(op) for op in Op},
     **{f"FLASH_DTYPE_{dtype.name}": int(dtype) for dtype in Dtype},
     **{f"FLASH_FEATURE_{feature.name}": int(feature) for feature in Feature},
 }

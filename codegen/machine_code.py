@@ -47,7 +47,7 @@ def is_before_hopper(config: Config) -> bool:
 def code_of(config: Config) -> Code:
     if is_before_hopper(config):
         return Code.BEFORE_HOPPER
-    if (config.arch, config.op) == (Arch.SM80, Op.FORWARD) and not converts(config):
+    if config.arch == Arch.SM80 and not converts(config):
         return Code.ONE_SOURCE
     return Code.OF_FAMILY
 

@@ -12,6 +12,7 @@ from .facts import (
     BASIC_FEATURES,
     BASIC_TYPES,
     FIELDS,
+    GRADIENT_FEATURES,
     PAGED_FEATURES,
     QUANT_BLOCK_TYPES,
     Arch,
@@ -126,6 +127,24 @@ SM80_SHIP_E4M3_TILES = (
     (64, (128, 64)),
     (128, (64, 64)),
     (256, (64, 32)),
+)
+
+# SM80 kernels of gradients that are installed: for each operation, head dimension and class of
+# features the tile, warps and stages. The last rows are for blocks of 99 KB of shared memory.
+SM80_GRADIENT_SHIP_TILES = (
+    # op, d_head, features, (B_r, B_c, n_warps, n_stages)
+    (Op.BACKWARD_DQ, 64, CAUSAL_VARLEN, (128, 64, 4, 2)),
+    (Op.BACKWARD_DQ, 64, GRADIENT_FEATURES, (128, 64, 4, 2)),
+    (Op.BACKWARD_DQ, 128, CAUSAL_VARLEN, (128, 32, 4, 2)),
+    (Op.BACKWARD_DQ, 256, CAUSAL_VARLEN, (64, 32, 4, 1)),
+    (Op.BACKWARD_DQ, 256, GRADIENT_FEATURES, (64, 32, 4, 1)),
+    (Op.BACKWARD_DKV, 64, CAUSAL_VARLEN, (64, 128, 4, 2)),
+    (Op.BACKWARD_DKV, 64, GRADIENT_FEATURES, (64, 128, 8, 2)),
+    (Op.BACKWARD_DKV, 128, CAUSAL_VARLEN, (64, 64, 4, 1)),
+    (Op.BACKWARD_DKV, 256, CAUSAL_VARLEN, (64, 64, 8, 1)),
+    (Op.BACKWARD_DKV, 256, GRADIENT_FEATURES, (64, 64, 8, 1)),
+    (Op.BACKWARD_DQ, 256, GRADIENT_FEATURES, (32, 32, 4, 2)),
+    (Op.BACKWARD_DKV, 256, GRADIENT_FEATURES, (32, 32, 4, 1)),
 )
 
 # Decode kernels that are installed, for K and V of 16 bits and of e4m3. Each takes 96 KB of shared
@@ -449,6 +468,26 @@ def _with_bias_of_most_rows(plain: list[Config]) -> list[Config]:
     ]
 
 
+def ship_sm80_gradients() -> list[Config]:
+    """Returns per type, operation and head dimension a row per class of features, and for blocks
+    of little shared memory one more."""
+    return [
+        Config(
+            arch=Arch.SM80,
+            op=op,
+            dtype=dtype,
+            d_head=d_head,
+            B_r=B_r,
+            B_c=B_c,
+            n_warps=n_warps,
+            n_stages=n_stages,
+            features=int(features),
+        )
+        for dtype in (Dtype.FP16, Dtype.BF16)
+        for op, d_head, features, (B_r, B_c, n_warps, n_stages) in SM80_GRADIENT_SHIP_TILES
+    ]
+
+
 def ship_sm80_decode() -> list[Config]:
     """Returns the rows of each head dimension and B_r, contiguous and in pages; and those with
     ALiBi and masks, of the larger B_r."""
@@ -616,6 +655,7 @@ def ship() -> list[Config]:
         ship_cpu()
         + ship_gradients()
         + ship_sm80()
+        + ship_sm80_gradients()
         + ship_sm80_decode()
         + ship_sm80_mla()
         + ship_sm80_wide()

@@ -170,6 +170,27 @@ __launch_bounds__(sm80_block_threads(&config), sm80_blocks_per_sm(&config))
 """
 
 
+def _sm80_backward_source(config: Config) -> str:
+    return f"""\
+/* {format_config(config)} */
+#include "sm80/backward.cuh"
+
+namespace {kernel_name(config)}_source {{
+
+static constexpr flash_config_t config =
+    {indented_initialiser(config, "    ")};
+
+extern "C" __global__ void
+__launch_bounds__(sm80_backward_threads(&config), sm80_backward_blocks_per_sm(&config))
+{kernel_name(config)}(
+    const __grid_constant__ flash_backward_params_t params) {{
+    sm80_backward<config>(params);
+}}
+
+}}
+"""
+
+
 def _few_rows_source(config: Config, header: str, blocks_per_sm: str, function: str) -> str:
     return f"""\
 /* {format_config(config)} */
@@ -235,6 +256,13 @@ def _sm90_source(config: Config) -> str:
     return _wgmma_source(config, "sm90/forward.cuh", "sm90_params_t", "sm90_forward")
 
 
+_SM80_BACKWARD = Wrapper(
+    suffix=".cu",
+    header="common/gradients.h",
+    parameters="flash_backward_params_t params",
+    source=_alone(_sm80_backward_source),
+)
+
 WRAPPERS = {
     ("cpu", Op.FORWARD): Wrapper(
         suffix=".c",
@@ -251,6 +279,8 @@ WRAPPERS = {
         parameters="flash_params_t params",
         source=_alone(_sm80_source),
     ),
+    ("sm80_backward", Op.BACKWARD_DQ): _SM80_BACKWARD,
+    ("sm80_backward", Op.BACKWARD_DKV): _SM80_BACKWARD,
     ("sm80_decode", Op.FORWARD): Wrapper(
         suffix=".cu",
         header="sm80/decode_kernel.h",

@@ -1013,8 +1013,8 @@ enum flash_backward_flag {
  * call gives the same bits: nothing is added in the order of arrival.
  *
  * Refused with FLASH_ERROR_UNSUPPORTED: paging, K and V of other types than fp16, bf16 and fp32 or
- * of two types, and CUDA devices, for which this version has no kernels. A mask has no gradient,
- * nor have slopes.
+ * of two types, and on CUDA devices K and V of fp32, and a d_head or d_head_v above 256. A mask has
+ * no gradient, nor have slopes.
  */
 typedef struct flash_backward_args {
     uint32_t struct_size; /**< sizeof(flash_backward_args_t) */
@@ -1079,7 +1079,9 @@ FLASH_API flash_status_t flash_backward(const flash_backward_args_t *args, flash
  * it gains by; either may be NULL. Anything between works. The results have the same bits with
  * each. Depends on sizes, types, flags and on which of the pointers are NULL, never on data, as
  * flash_workspace_size(); data of forward's o and lse and of d_o may still be NULL, and so may that
- * of the gradients when all are. Suffices for a smaller batch and shorter lengths too. Errors: as
+ * of the gradients when all are. On CUDA devices Q, K, V and dO are copied to the workspace where
+ * rows of their d_head do not consist of whole 16 bytes at aligned addresses (NULL is aligned), and
+ * Q and dO where they are of fp32, so that it depends on these addresses and strides too. Suffices for a smaller batch and shorter lengths too. Errors: as
  * flash_backward(), less those about data and workspace.
  */
 FLASH_API flash_status_t flash_backward_workspace_size(const flash_backward_args_t *args,

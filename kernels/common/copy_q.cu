@@ -1,6 +1,6 @@
 /*
- * These kernels copy a Q of fp32, rounded to fp16 or bf16, for every CUDA family. A thread copies a
- * vector of a head. What fills up a row is 0.
+ * These kernels copy a Q of fp32, rounded to fp16 or bf16, or rows of 16 bits as they are, for
+ * every CUDA family. A thread copies a vector of a head. What fills up a row is 0.
  */
 #include "common/copy_q.h"
 #include "common/dtype.cuh"
@@ -46,26 +46,56 @@ static __device__ __forceinline__ void copy_vector(const copy_q_params_t &p, con
     *reinterpret_cast<uint4 *>(to + column) = y.bits;
 }
 
-/* A block takes token after token, and some heads at once of each. */
-template <int DTYPE> static __device__ __forceinline__ void copy_tokens(const copy_q_params_t &p) {
+/* Copies a vector of 16 bits. */
+static __device__ __forceinline__ void copy_vector_of_halves(const copy_q_params_t &p,
+                                                             const uint16_t *from, uint16_t *to,
+                                                             int32_t column) {
+    uint32_t words[COPY_Q_VECTOR / 2] = {};
+    if (p.is_aligned && column + COPY_Q_VECTOR <= p.d_head) {
+        *reinterpret_cast<uint4 *>(to + column) = *reinterpret_cast<const uint4 *>(from + column);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < COPY_Q_VECTOR; i++)
+        if (column + i < p.d_head)
+            words[i / 2] |= (uint32_t)from[column + i] << i % 2 * 16;
+    *reinterpret_cast<uint4 *>(to + column) = uint4{words[0], words[1], words[2], words[3]};
+}
+
+/* A block takes token after token, and some heads at once of each. copy(from, to, column) copies a
+ * vector of a row. */
+template <typename source, typename F>
+static __device__ __forceinline__ void copy_tokens(const copy_q_params_t &p, const F &copy) {
     const int64_t n_tokens = count_tokens(p);
     const int32_t first_head = threadIdx.x / p.row_vectors;
     const int32_t column = threadIdx.x % p.row_vectors * COPY_Q_VECTOR;
     for (int64_t token = blockIdx.x; token < n_tokens; token += gridDim.x) {
-        const float *from = p.from + place_of(p, token);
+        const source *from = static_cast<const source *>(p.from) + place_of(p, token);
         uint16_t *to = static_cast<uint16_t *>(p.to) + token * p.to_stride.seq;
         for (int64_t head = first_head; head < p.n_heads; head += p.block_heads)
-            copy_vector<DTYPE>(p, from + head * p.from_stride.head, to + head * p.to_stride.head,
-                               column);
+            copy(from + head * p.from_stride.head, to + head * p.to_stride.head, column);
     }
+}
+
+template <int DTYPE> static __device__ __forceinline__ void copy_rounded(const copy_q_params_t &p) {
+    copy_tokens<float>(p, [&](const float *from, uint16_t *to, int32_t column) {
+        copy_vector<DTYPE>(p, from, to, column);
+    });
 }
 
 extern "C" __global__ void __launch_bounds__(COPY_Q_THREADS)
     flash_copy_q_fp16(const __grid_constant__ copy_q_params_t params) {
-    copy_tokens<FLASH_DTYPE_FP16>(params);
+    copy_rounded<FLASH_DTYPE_FP16>(params);
 }
 
 extern "C" __global__ void __launch_bounds__(COPY_Q_THREADS)
     flash_copy_q_bf16(const __grid_constant__ copy_q_params_t params) {
-    copy_tokens<FLASH_DTYPE_BF16>(params);
+    copy_rounded<FLASH_DTYPE_BF16>(params);
+}
+
+extern "C" __global__ void __launch_bounds__(COPY_Q_THREADS)
+    flash_copy_halves(const __grid_constant__ copy_q_params_t params) {
+    copy_tokens<uint16_t>(params, [&](const uint16_t *from, uint16_t *to, int32_t column) {
+        copy_vector_of_halves(params, from, to, column);
+    });
 }

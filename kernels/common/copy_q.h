@@ -1,6 +1,8 @@
 /*
- * A Q of fp32 becomes a copy of 16 bits before CUDA kernels, which multiply no other, read it. Host
- * and device code have here what the kernel that makes the copy is told, and where a row of it is.
+ * A Q of fp32 becomes a copy of 16 bits before CUDA kernels, which multiply no other, read it; so
+ * does dO, and, for kernels of gradients, what has no aligned rows. Host and device code have here
+ * what the kernel that makes the copy is told, and where a row of Q's copy is. Of another tensor,
+ * what is said of queries goes for its tokens.
  */
 #ifndef FLASH_KERNELS_COMMON_COPY_Q_H
 #define FLASH_KERNELS_COMMON_COPY_Q_H
@@ -14,7 +16,7 @@ enum {
 };
 
 typedef struct copy_q_params {
-    const float *from;
+    const void *from;
     void *to;
     flash_strides_t from_stride;
     flash_strides_t to_stride;
@@ -45,6 +47,7 @@ static inline flash_strides_t copy_q_strides(const flash_params_t *p) {
 /* The kernels of copy_q.cu are declared for the host, which launches them and never calls them. */
 void flash_copy_q_fp16(copy_q_params_t params);
 void flash_copy_q_bf16(copy_q_params_t params);
+void flash_copy_halves(copy_q_params_t params); /* of elements of any 16 bits */
 #endif
 
 #endif

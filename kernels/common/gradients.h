@@ -31,9 +31,17 @@ typedef struct flash_gradients {
      * and the logarithm of its sum with the sink. Of a row that sees no key the latter is infinite,
      * so that exp(s - log_sum) is 0. */
     float *row_d;
-    float *row_log_sum;
-    int64_t n_rows; /* tokens of Q in the whole batch, at least */
+    float *row_log_sum; /* for CUDA kernels in the exponent of 2, for others in that of e */
+    int64_t n_rows;     /* tokens of Q in the whole batch, at least */
+    int64_t n_keys;     /* tokens of K, at least */
 } flash_gradients_t;
+
+/* CUDA kernels get both. There Q, K, V and dO are of the 16 bits of the kernel's type, and rows of
+ * them consist of whole, 16-byte aligned chunks: the call copies what does not lie like that. */
+typedef struct flash_backward_params {
+    flash_params_t forward;
+    flash_gradients_t gradients;
+} flash_backward_params_t;
 
 /* Returns the index of query i of query head `head` in row_d and row_log_sum. */
 FLASH_HOST_DEVICE static inline int64_t

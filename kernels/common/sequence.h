@@ -150,6 +150,28 @@ flash_visible_keys(const flash_params_t *p, const flash_sequence_t *s, int64_t i
     return keys;
 }
 
+/* Returns the queries of the sequence that see a key. From key to key, both ends move right or
+ * stay.
+ */
+FLASH_HOST_DEVICE static inline flash_range_t
+flash_seeing_queries(const flash_params_t *p, const flash_sequence_t *s, int32_t key) {
+    const int64_t shift = (int64_t)s->len_k - s->len_q;
+    int64_t begin = 0;
+    int64_t end = s->len_q;
+    if (p->window_right >= 0 && key - p->window_right - shift > begin)
+        begin = key - p->window_right - shift;
+    if (p->window_left >= 0 && key + (int64_t)p->window_left - shift + 1 < end)
+        end = key + (int64_t)p->window_left - shift + 1;
+    if (p->attention_chunk > 0) {
+        const flash_range_t chunk = flash_attention_chunk_at(p, key);
+        begin = chunk.begin - shift > begin ? chunk.begin - shift : begin;
+        end = chunk.end - shift < end ? chunk.end - shift : end;
+    }
+    const flash_range_t range = {(int32_t)(begin < s->len_q ? begin : s->len_q),
+                                 (int32_t)(end > 0 ? end : 0)};
+    return range;
+}
+
 /* Returns the distance between heads in params->lse, in elements. */
 FLASH_HOST_DEVICE static inline int64_t flash_lse_head_stride(const flash_params_t *p) {
     return p->lse_stride.head == FLASH_STRIDE_TOTAL ? flash_load_length(p->cu_seqlens_q, p->batch)

@@ -3,6 +3,7 @@
  * dK and dV, after it has computed what both need.
  */
 #include "cpu/backward.h"
+#include "api/backward_begin.h"
 #include "api/device.h"
 #include "api/resolve.h"
 #include "arguments/backward_arguments.h"
@@ -11,8 +12,6 @@
 #include "core/call_scope.h"
 #include "core/int64.h"
 #include "core/status.h"
-#include "cpu/backward_begin.h"
-#include "cpu/operation.h"
 #include "flashattn.h"
 #include "select/trace.h"
 
@@ -75,9 +74,11 @@ static flash_status_t add_row(const resolved_t *r, const sizes_t *begin, sizes_t
     return FLASH_SUCCESS;
 }
 
-/* Does the same for both rows together. */
+/* Does the same for both rows together, which a CPU can compute at once. */
 static flash_status_t add_joint(const backward_t *b, const sizes_t *begin, sizes_t *sizes) {
     uint64_t joint = 0;
+    if (!device_is_cpu(&b->dq.device))
+        return FLASH_SUCCESS;
     FLASH_TRY(cpu_backward_joint_workspace(b->dq.kernel, b->dkv.kernel, &b->dq.problem, &joint));
     sizes->best = max_u64(sizes->best, saturating_add(begin->best, joint));
     return FLASH_SUCCESS;
@@ -85,7 +86,7 @@ static flash_status_t add_joint(const backward_t *b, const sizes_t *begin, sizes
 
 static flash_status_t sizes_of(const backward_t *b, sizes_t *sizes) {
     const wants_t wants = wants_of(&b->args);
-    const uint64_t begin_size = cpu_backward_begin_size(&b->dq.problem);
+    const uint64_t begin_size = backward_begin_size(&b->dq.problem, &b->dq.device);
     const sizes_t begin = {begin_size, begin_size};
     *sizes = (sizes_t){0, 0};
     if (!b->dq.problem.has_output)
@@ -101,8 +102,7 @@ static flash_status_t sizes_of(const backward_t *b, sizes_t *sizes) {
 static flash_status_t check_workspace(const backward_t *b) {
     sizes_t sizes;
     FLASH_TRY(sizes_of(b, &sizes));
-    const cpu_needs_t needs = {.workspace = sizes.best, .least_workspace = sizes.least};
-    return cpu_check_workspace(&b->dq.problem, &needs);
+    return backward_check_workspace(&b->dq.problem, &b->dq.device, sizes.least, sizes.best);
 }
 
 /* ---- The calls ---- */
@@ -125,12 +125,12 @@ static flash_status_t launch(backward_t *b, flash_stream_t stream) {
     const bool dq = b->args.dq.data != NULL;
     const bool dkv = b->args.dk.data != NULL || b->args.dv.data != NULL;
     bool is_done = false;
-    FLASH_TRY(cpu_backward_begin(&begun));
+    FLASH_TRY(backward_begin(&begun, &b->dq.device, stream));
     if (dq)
         trace_row(&b->dq);
     if (dkv)
         trace_row(&b->dkv);
-    if (dq && dkv)
+    if (dq && dkv && device_is_cpu(&b->dq.device))
         FLASH_TRY(cpu_backward_run_joint(b->dq.kernel, b->dkv.kernel, &begun, &is_done));
     if (dq && !is_done)
         FLASH_TRY(launch_row(&b->dq, &begun, stream));
@@ -171,6 +171,7 @@ flash_status_t flash_backward_prepare(const flash_backward_args_t *args) {
     FLASH_CALL_SCOPE();
     backward_t b = {.dq = {.explained = false}};
     FLASH_TRY(resolve_rows(args, &b));
+    FLASH_TRY(backward_prepare(&b.dq.device));
     FLASH_TRY(kernel_calls(b.dq.kernel)->prepare(b.dq.kernel, &b.dq.problem, &b.dq.device));
     return kernel_calls(b.dkv.kernel)->prepare(b.dkv.kernel, &b.dkv.problem, &b.dkv.device);
 }

@@ -1,14 +1,13 @@
 /*
  * This file has the exported call that times kernels of gradients.
  */
+#include "api/backward_begin.h"
 #include "api/device.h"
 #include "api/measure.h"
 #include "arguments/backward_arguments.h"
 #include "arguments/data.h"
 #include "core/call_scope.h"
 #include "core/status.h"
-#include "cpu/backward_begin.h"
-#include "cpu/operation.h"
 #include "select/serves.h"
 
 /* Finds the operation that all kernels are of. */
@@ -30,11 +29,10 @@ static flash_status_t check_wanted(const flash_backward_args_t *a, int32_t op) {
     return FLASH_SUCCESS;
 }
 
-static flash_status_t begin(problem_t *problem) {
-    const uint64_t size = cpu_backward_begin_size(problem);
-    const cpu_needs_t needs = {.workspace = size, .least_workspace = size};
-    FLASH_TRY(cpu_check_workspace(problem, &needs));
-    return cpu_backward_begin(problem);
+static flash_status_t begin(problem_t *problem, const device_t *device, flash_stream_t stream) {
+    const uint64_t size = backward_begin_size(problem, device);
+    FLASH_TRY(backward_check_workspace(problem, device, size, size));
+    return backward_begin(problem, device, stream);
 }
 
 flash_status_t flash_backward_measure(const flash_backward_args_t *args,
@@ -60,6 +58,6 @@ flash_status_t flash_backward_measure(const flash_backward_args_t *args,
     FLASH_TRY(measure_check_kernels(&m));
     FLASH_TRY(arguments_check_backward_data(&checked, device_is_cpu(&device), &problem));
     if (problem.has_output)
-        FLASH_TRY(begin(&problem));
+        FLASH_TRY(begin(&problem, &device, stream));
     return measure(&m, seconds);
 }

@@ -91,9 +91,13 @@ static flash_strides_t d_lse_strides(const flash_backward_args_t *a, const flash
     return (flash_strides_t){batch, a->d_lse_stride_seq, a->d_lse_stride_head};
 }
 
-/* Returns the rows of Q that the workspace has room for. */
+/* Return the tokens of Q and K that the workspace has room for. */
 static int64_t rows_of(const flash_backward_args_t *a, const flash_forward_args_t *f) {
     return f->cu_seqlens_q && a->total_q > 0 ? a->total_q : f->batch * f->seqlen_q;
+}
+
+static int64_t keys_of(const flash_backward_args_t *a, const flash_forward_args_t *f) {
+    return f->cu_seqlens_k && a->total_k > 0 ? a->total_k : f->batch * f->seqlen_k;
 }
 
 static void set_gradients(problem_t *problem, const flash_backward_args_t *a,
@@ -113,7 +117,8 @@ static void set_gradients(problem_t *problem, const flash_backward_args_t *a,
         .dk = gradient_of(&a->dk, k, (a->flags & FLASH_BACKWARD_ADD_DK) != 0),
         .dv = gradient_of(&a->dv, v, (a->flags & FLASH_BACKWARD_ADD_DV) != 0),
         .d_sinks = a->d_sinks,
-        .n_rows = rows_of(a, f)};
+        .n_rows = rows_of(a, f),
+        .n_keys = keys_of(a, f)};
     problem->has_output = f->batch > 0 || a->d_sinks != NULL;
     problem->workspace = a->workspace;
     problem->workspace_size = a->workspace_size;

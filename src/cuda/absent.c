@@ -3,6 +3,7 @@
  * fails, so that the others are never reached.
  */
 #include "core/status.h"
+#include "cuda/backward/begin_backward.h"
 #include "cuda/family.h"
 #include "cuda/runtime/cuda_append.h"
 #include "cuda/runtime/cuda_combine.h"
@@ -59,10 +60,22 @@ static flash_status_t no_launch(const flash_kernel_t *kernel, const problem_t *p
 
 const family_calls_t sm80_forward_calls = ABSENT_CALLS;
 const family_calls_t sm80_decode_calls = ABSENT_CALLS;
+const family_calls_t sm80_backward_calls = ABSENT_CALLS;
 const family_calls_t sm90_forward_calls = ABSENT_CALLS;
 const family_calls_t sm90_decode_calls = ABSENT_CALLS;
 
 const family_calls_t copy_q_calls = ABSENT_CALLS;
+
+flash_status_t cuda_backward_prepare(const device_t *device) {
+    return absent(device->number);
+}
+
+flash_status_t cuda_backward_begin(problem_t *problem, const device_t *device,
+                                   flash_stream_t stream) {
+    (void)problem;
+    (void)stream;
+    return absent(device->number);
+}
 
 flash_status_t cuda_append(const append_params_t *params, const device_t *device,
                            flash_stream_t stream) {

@@ -17,7 +17,7 @@ typedef struct cuda_block {
 
 typedef struct cuda_family {
     cuda_block_t (*block)(const flash_config_t *config);
-    /* Counts the tiles of B_r queries that a launch computes. */
+    /* Counts the tiles, of B_r queries or of B_c keys, that a launch computes. */
     int64_t (*tiles)(const flash_config_t *config, const flash_params_t *params);
     /* Makes the plan of a decode call. NULL: the family's kernels are not for decode. */
     struct decode_plan (*plan)(const flash_config_t *config, const problem_t *problem,
@@ -30,6 +30,7 @@ const char *cuda_launch_obstacle(const cuda_family_t *family, const flash_config
 
 /* The operations of each family. In a build without CUDA they fail. */
 extern const family_calls_t sm80_forward_calls;
+extern const family_calls_t sm80_backward_calls;
 extern const family_calls_t sm80_decode_calls; /* of SM80_MLA and SM80_WIDE too */
 extern const family_calls_t sm90_forward_calls;
 extern const family_calls_t

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 import flashattn  # noqa: E402
 import torch  # noqa: E402
 from bias_cases import BiasCase  # noqa: E402
-from flashattn import Arch, DType, Feature  # noqa: E402
+from flashattn import Arch, DType, Feature, Op  # noqa: E402
 from flashattn.cli.problem import chosen_kernels, is_cuda  # noqa: E402
 from gpu_problems import (  # noqa: E402
     device_inputs,
@@ -191,13 +191,29 @@ def run(problem: AttentionProblem, config: flashattn.Config, racecheck: bool) ->
     torch.cuda.synchronize()
 
 
+def run_gradients(problem: AttentionProblem, config: flashattn.Config) -> None:
+    """Runs a row of gradients, of any O and LSE."""
+    keyword = "dq_config" if config.op == Op.BACKWARD_DQ else "dkv_config"
+    options = {keyword: config, "sinks": sinks_of(problem), **device_options(problem)}
+    tensors = device_inputs(problem)
+    for q, k, v in (tensors, rare(*tensors)):
+        d_o, o = (torch.randn_like(q) for _ in range(2))
+        d_o[..., -3:, :, 5] = v[..., -1:, :1, 5] if v.numel() else 0  # NaN of rare()
+        lse = torch.zeros(*q.shape[:-3], q.shape[-2], q.shape[-3], device="cuda")
+        flashattn.flash_attn_backward(d_o, q, k, v, o, lse, **options)
+    torch.cuda.synchronize()
+
+
 def main(arguments: list[str]) -> None:
     filters = [argument for argument in arguments if argument != "--racecheck"]
     configs = [row.config for row in chosen_kernels(filters, runnable=True) if is_cuda(row.config)]
     runs = [(problem, config) for config in configs for problem in problems(config)]
     assert runs, "no row matches"
     for problem, config in runs:
-        run(problem, config, "--racecheck" in arguments)
+        if config.op == Op.FORWARD:
+            run(problem, config, "--racecheck" in arguments)
+        else:
+            run_gradients(problem, config)
     print(f"{len(configs)} rows, {len(runs)} problems")
 
 

@@ -278,10 +278,3 @@ def test_types_that_no_kernel_serves(way: str) -> None:
     with torch.autocast("cuda", dtype=torch.bfloat16):
         o = _by(way, tensors, {})
     assert torch.equal(o, _by(way, device_inputs(P), {}))
-
-
-@every_way
-def test_gradients_are_refused(way: str) -> None:
-    q, k, v = device_inputs(P)
-    with pytest.raises(NotImplementedError, match="q requires a gradient"):
-        _by(way, [q.requires_grad_(), k, v], {})

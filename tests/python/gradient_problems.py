@@ -203,9 +203,12 @@ def compare_run(
     found: Gradients,
     inputs: list[np.ndarray] | None = None,
     configs: Configs = (None, None),
+    of_p: str | None = None,
 ) -> None:
+    """Asserts that what was found agrees with the oracle. of_p: the type of P and dS in the naive
+    implementation, None: what these CPU kernels have."""
     p = g.forward
-    of_p = p_type_of(p, configs)
+    of_p = of_p or p_type_of(p, configs)
     exact, naive, magnitude = _expected(g, inputs, run, of_p)
     qkv = inputs or make_inputs(p)
     largest = oracle.largest_score(qkv[0], qkv[1], p.softmax_scale)

@@ -32,6 +32,7 @@ FLOORS = (("core",), ("config", "arguments"), ("select",), ("cpu", "cuda"), ("ap
 # cuda/tuning.h.
 CUDA_FOLDERS = {
     "runtime": (),
+    "backward": ("runtime",),
     "tma": ("runtime",),
     "sm80": ("runtime",),
     "sm90": ("runtime", "tma"),
@@ -59,6 +60,8 @@ KERNEL_RULES = {
     "kernels/cpu": rf"{COMMON}|{GENERATED}|cpu/(\w+/)?\w+\.h",
     "kernels/sm80/ptx": rf"{DEVICE_COMMON}|sm80/ptx/\w+\.cuh",
     "kernels/sm80/forward": rf"{DEVICE_COMMON}|sm80/sm80_kernel\.h|sm80/(forward|ptx)/\w+\.cuh",
+    "kernels/sm80/backward": rf"{DEVICE_COMMON}|sm80/backward_kernel\.h"
+    r"|sm80/(backward|ptx)/\w+\.cuh",
     "kernels/sm80/decode": rf"{DEVICE_COMMON}|sm80/decode_\w+\.h|sm80/(decode|ptx)/\w+\.cuh",
     "kernels/sm80/mla": rf"{DEVICE_COMMON}|sm80/mla_kernel\.h|sm80/(mla|ptx)/\w+\.cuh",
     "kernels/sm80/wide": rf"{DEVICE_COMMON}|sm80/mla_kernel\.h|sm80/(mla|wide|ptx)/\w+\.cuh",

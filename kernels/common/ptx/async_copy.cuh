@@ -21,6 +21,18 @@ static __device__ __forceinline__ void async_copy_or_zero(uint32_t shared, const
                  : "memory");
 }
 
+/* Copies 4 bytes, through L1, which only whole 16 bytes bypass, or writes zeros. */
+static __device__ __forceinline__ void async_copy_word_or_zero(uint32_t shared, const void *global,
+                                                               bool copy) {
+    asm volatile("{\n"
+                 ".reg .pred ignore;\n"
+                 "setp.eq.b32 ignore, %2, 0;\n"
+                 "cp.async.ca.shared.global [%0], [%1], 4, ignore;\n"
+                 "}\n" ::"r"(shared),
+                 "l"(global), "r"((int)copy)
+                 : "memory");
+}
+
 /* Returns a policy of the second-level cache (PTX ISA, "createpolicy"). */
 static __device__ __forceinline__ uint64_t cache_policy(bool evict_first) {
     uint64_t policy;

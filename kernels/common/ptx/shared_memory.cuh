@@ -49,4 +49,13 @@ static __device__ __forceinline__ uint4 shared_load(uint32_t shared) {
     return value;
 }
 
+static __device__ __forceinline__ float2 shared_load_pair(uint32_t shared) {
+    float2 value;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n"
+                 : "=f"(value.x), "=f"(value.y)
+                 : "r"(shared)
+                 : "memory");
+    return value;
+}
+
 #endif

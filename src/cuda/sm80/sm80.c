@@ -4,6 +4,7 @@
  */
 #include "config/rules.h"
 #include "cuda/family.h"
+#include "cuda/sm80/sm80_backward.h"
 #include "cuda/tuning.h"
 #include "kernels/sm80/sm80_kernel.h"
 
@@ -66,4 +67,7 @@ static const family_op_t forward = {.check = check,
                                     .cuda = &cuda,
                                     .calls = &sm80_forward_calls};
 
-const family_t family_sm80 = {.facts = &family_facts_sm80, .ops = {[FLASH_OP_FORWARD] = &forward}};
+const family_t family_sm80 = {.facts = &family_facts_sm80,
+                              .ops = {[FLASH_OP_FORWARD] = &forward,
+                                      [FLASH_OP_BACKWARD_DQ] = &sm80_backward_dq,
+                                      [FLASH_OP_BACKWARD_DKV] = &sm80_backward_dkv}};

@@ -19,6 +19,7 @@ DERIVED = ("q", "k", "v", "sinks")
 OPERATORS = {"fwd": "bwd", "varlen_fwd": "varlen_bwd"}
 _SCALES = ("k_descale", "v_descale", "q_descale")
 _PAGES = ("page_table", "v_page_table", "page_indptr", "page_rows")
+_MOST_D_HEAD_ON_CUDA = 256
 _KV_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -33,6 +34,11 @@ _any_requires_grad = getattr(torch._C, "_any_requires_grad", _any_requires_grad)
 def are_wanted(arguments: tuple, options: dict[str, Any]) -> bool:
     """Returns whether gradients are recorded, and a tensor among these requires one."""
     return torch.is_grad_enabled() and _any_requires_grad(*arguments, **options)
+
+
+def has_gradients(x: Tensor) -> bool:
+    """Returns whether there are kernels for gradients of so many columns on the tensor's device."""
+    return not x.is_cuda or x.shape[-1] <= _MOST_D_HEAD_ON_CUDA
 
 
 def recorder(name: str, overload: str, kernel: Callable) -> Callable[..., Any]:
@@ -84,8 +90,10 @@ def _refuse(name: str, given: dict[str, Any], outputs: dict[str, Any]) -> None:
 def _refusal(name: str, given: dict[str, Any], outputs: dict[str, Any]) -> str | None:
     """Returns why there are no gradients, or None."""
     q, k, v = given["q"], given["k"], given["v"]
-    if not (q.is_cpu or q.is_meta):
+    if not (q.is_cpu or q.is_cuda or q.is_meta):
         return f"on the device {q.device}"
+    if not (has_gradients(q) and has_gradients(v)):
+        return f"of more than {_MOST_D_HEAD_ON_CUDA} columns on CUDA devices"
     for x in _PAGES:
         if given.get(x) is not None:
             return "with K and V in pages"

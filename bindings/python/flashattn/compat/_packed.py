@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._torch import direct
-from .._torch.gradients import Underived
+from .._torch.gradients import Underived, has_gradients
 from ._arguments import contiguous_rows
 from ._call import attend_padded, attend_ragged, covers_all_rows, options_of_ragged
 
@@ -40,14 +40,14 @@ def _tensors(q: Tensor | None, packed: Tensor, split: Split) -> tuple[Tensor, ..
 
 
 def _is_recorded(q: Tensor | None, packed: Tensor) -> bool:
-    """Returns whether gradients are recorded, of plain tensors on the CPU, where nothing but
-    autograd looks at the call."""
+    """Returns whether gradients are recorded, of plain tensors, where nothing but autograd looks at
+    the call."""
     tensors = [x for x in (q, packed) if x is not None]
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
         return False
     first, last = tensors[0].detach(), tensors[-1].detach()
     is_plain = direct.is_possible(first, last, last)
-    return is_plain and all(x.is_cpu and x.dtype.itemsize > 1 for x in tensors)
+    return is_plain and all(x.dtype.itemsize > 1 and has_gradients(x) for x in tensors)
 
 
 class _Packed(torch.autograd.Function):

@@ -60,9 +60,9 @@ def attention(
     is_causal and sliding_window count where the mask is None or [batch, seqlen_k], and not what
     mask_of() has returned: the other masks have the order and the window in them.
 
-    torch records gradients of query, key, value and s_aux on the CPU. Raises NotImplementedError
-    for them elsewhere and of a paged cache, for dropout, attention weights, and arguments that
-    change the result in a way that the library cannot compute.
+    torch records gradients of query, key, value and s_aux. Raises NotImplementedError for those of
+    a paged cache and on CUDA devices beyond a head dimension of 256, for dropout, attention
+    weights, and arguments that change the result in a way that the library cannot compute.
     """
     is_traced = torch.compiler.is_compiling()
     if is_traced and not _is_traceable(attention_mask):

@@ -1,0 +1,130 @@
+/*
+ * Host and device code agree on this for SM80 kernels of gradients: block and shared memory sizes,
+ * and the number of blocks. It is plain C, and constant expressions in CUDA C++.
+ *
+ * A block computes a tile of rows that stay: B_r queries, of which it computes dQ, or B_c keys, of
+ * which it computes dK and dV. The others go by, in blocks of B_c keys or B_r queries. A kernel is
+ * an `extern "C" __global__ void name(const __grid_constant__ flash_backward_params_t params)`. The
+ * grid has one dimension: sm80_backward_blocks() blocks of sm80_backward_threads() threads with
+ * sm80_backward_shared_bytes() of dynamic shared memory. Without blocks there is no launch.
+ */
+#ifndef FLASH_KERNELS_SM80_BACKWARD_KERNEL_H
+#define FLASH_KERNELS_SM80_BACKWARD_KERNEL_H
+
+#include "common/gradients.h"
+#include "common/operand.h"
+#include "common/rules.h"
+#include "flashattn.h"
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define SM80_BACKWARD_CONSTANT static constexpr __host__ __device__ inline
+#else
+#define SM80_BACKWARD_CONSTANT static inline
+#endif
+
+enum {
+    SM80_BACKWARD_WARP_THREADS = 32,
+    SM80_BACKWARD_MMA_ROWS = 16,
+    SM80_BACKWARD_ELEMENT_BYTES = 2,
+    /* Of a multiprocessor of compute capability 8.0, and per block by the system. */
+    SM80_BACKWARD_SHARED_OF_SM = 164 * 1024,
+    SM80_BACKWARD_SHARED_RESERVED = 1024,
+    SM80_BACKWARD_STATIC_SHARED_BYTES = 256, /* per block, at most: backward/mainloop.cuh */
+    SM80_BACKWARD_MOST_WARPS = 8,            /* of a multiprocessor, with 255 registers */
+    SM80_BACKWARD_MOST_STEP = 128,           /* rows of a block that goes by */
+    /* Columns of a gradient that a warp has: of 32 rows of dQ, or of 32 rows of dK and dV, they
+     * take 128 registers. */
+    SM80_BACKWARD_MOST_COLUMNS = 128,
+    SM80_BACKWARD_FEW_COLUMNS = 64
+};
+
+SM80_BACKWARD_CONSTANT int32_t sm80_backward_has_keys(const flash_config_t *c) {
+    return c->op == FLASH_OP_BACKWARD_DKV;
+}
+
+/* Returns the rows of a tile, which stay. */
+SM80_BACKWARD_CONSTANT int32_t sm80_backward_rows(const flash_config_t *c) {
+    return sm80_backward_has_keys(c) ? c->B_c : c->B_r;
+}
+
+/* Returns the rows of a block that goes by. */
+SM80_BACKWARD_CONSTANT int32_t sm80_backward_step(const flash_config_t *c) {
+    return sm80_backward_has_keys(c) ? c->B_r : c->B_c;
+}
+
+/* Counts the warps that share rows: each has some of the columns of their gradients, and computes
+ * P and dS of as many parts of the block that goes by. */
+SM80_BACKWARD_CONSTANT int32_t sm80_backward_sharing_warps(const flash_config_t *c) {
+    const int32_t few = (c->d_head + SM80_BACKWARD_MOST_COLUMNS - 1) / SM80_BACKWARD_MOST_COLUMNS;
+    const int32_t many =
+        sm80_backward_has_keys(c) && c->d_head > SM80_BACKWARD_FEW_COLUMNS ? 2 * few : few;
+    return sm80_backward_step(c) < many * SM80_BACKWARD_MMA_ROWS ? few : many;
+}
+
+SM80_BACKWARD_CONSTANT int32_t sm80_backward_warp_rows(const flash_config_t *c) {
+    return sm80_backward_rows(c) * sm80_backward_sharing_warps(c) / c->n_warps;
+}
+
+SM80_BACKWARD_CONSTANT int32_t sm80_backward_threads(const flash_config_t *c) {
+    return SM80_BACKWARD_WARP_THREADS * c->n_warps;
+}
+
+/* Returns the bytes by which warps that share rows hand each other P and dS. */
+SM80_BACKWARD_CONSTANT int32_t sm80_backward_handed_bytes(const flash_config_t *c) {
+    const int32_t bytes =
+        sm80_backward_rows(c) * sm80_backward_step(c) * SM80_BACKWARD_ELEMENT_BYTES;
+    return sm80_backward_sharing_warps(c) == 1 ? 0 : sm80_backward_has_keys(c) ? 2 * bytes : bytes;
+}
+
+/* Returns the bytes of D and the logarithms of sums of a block of queries that goes by. */
+SM80_BACKWARD_CONSTANT int32_t sm80_backward_sums_bytes(const flash_config_t *c) {
+    return sm80_backward_has_keys(c) ? 2 * sm80_backward_step(c) * (int32_t)sizeof(float) : 0;
+}
+
+/* Dynamic shared memory holds Q and dO, or K and V, of the tile, then stages of the other two, of
+ * sums of rows, and P and dS that are handed over. */
+SM80_BACKWARD_CONSTANT int32_t sm80_backward_shared_bytes(const flash_config_t *c) {
+    const int32_t row_bytes = c->d_head * SM80_BACKWARD_ELEMENT_BYTES;
+    const int32_t stage = 2 * sm80_backward_step(c) * row_bytes + sm80_backward_sums_bytes(c);
+    return 2 * sm80_backward_rows(c) * row_bytes + c->n_stages * stage +
+           sm80_backward_handed_bytes(c);
+}
+
+/* Counts the blocks that share a multiprocessor. The compiler assigns registers accordingly. */
+SM80_BACKWARD_CONSTANT int32_t sm80_backward_blocks_per_sm(const flash_config_t *c) {
+    const int32_t bytes = sm80_backward_shared_bytes(c) + SM80_BACKWARD_SHARED_RESERVED;
+    return c->n_warps == 8 || 2 * bytes > SM80_BACKWARD_SHARED_OF_SM ? 1 : 2;
+}
+
+/* Counts the tiles of each sequence and head, of K and V if the rows are keys. */
+SM80_BACKWARD_CONSTANT int64_t sm80_backward_tiles(const flash_config_t *c,
+                                                   const flash_params_t *p) {
+    const int64_t rows = sm80_backward_rows(c);
+    return ((sm80_backward_has_keys(c) ? p->seqlen_k : p->seqlen_q) + rows - 1) / rows;
+}
+
+SM80_BACKWARD_CONSTANT int64_t sm80_backward_blocks(const flash_config_t *c,
+                                                    const flash_params_t *p) {
+    return sm80_backward_tiles(c, p) * (sm80_backward_has_keys(c) ? p->n_heads_kv : p->n_heads) *
+           p->batch;
+}
+
+/* ---- Rules among fields (common/rules.h) ---- */
+
+#define SM80_BACKWARD_RULES(X, c)                                                                  \
+    X(sm80_backward_rows(c) * sm80_backward_sharing_warps(c) %                                     \
+              (SM80_BACKWARD_MMA_ROWS * (c)->n_warps) ==                                           \
+          0,                                                                                       \
+      "n_warps is %d: %d rows do not divide into rows of %d for each", (c)->n_warps,               \
+      sm80_backward_rows(c), SM80_BACKWARD_MMA_ROWS)                                               \
+    X(sm80_backward_step(c) <= SM80_BACKWARD_MOST_STEP,                                            \
+      "B_r is %d and B_c %d: more than %d go by", (c)->B_r, (c)->B_c, SM80_BACKWARD_MOST_STEP)     \
+    X(sm80_backward_step(c) >= 4 * (c)->n_warps,                                                   \
+      "n_warps is %d: more than copy %d rows at a time", (c)->n_warps, sm80_backward_step(c))
+
+#define SM80_BWD_DQ_RULES(X, c)  SM80_BACKWARD_RULES(X, c)
+#define SM80_BWD_DKV_RULES(X, c) SM80_BACKWARD_RULES(X, c)
+
+#endif
