@@ -375,7 +375,7 @@ static void set_params(const flash_kv_append_args_t *a, append_params_t *p) {
 flash_status_t arguments_read_append(const flash_kv_append_args_t *args,
                                      flash_kv_append_args_t *checked, append_params_t *params) {
     flash_kv_append_args_t *a = checked;
-    FLASH_TRY(struct_read(a, sizeof *a, args, "flash_kv_append_args_t"));
+    FLASH_TRY(STRUCT_READ(flash_kv_append_args_t, a, args));
     if (a->q_out.data == NULL)
         a->q_out = a->q;
     set_default_types(a);

@@ -71,7 +71,7 @@ flash_status_t arguments_read_rotary(const flash_kv_append_args_t *checked,
     flash_rotary_t r;
     if (checked->rotary == NULL)
         return FLASH_SUCCESS;
-    FLASH_TRY(struct_read(&r, sizeof r, checked->rotary, "flash_rotary_t"));
+    FLASH_TRY(STRUCT_READ(flash_rotary_t, &r, checked->rotary));
     if (r.dtype == 0)
         r.dtype = checked->dtype;
     FLASH_TRY(check_struct(&r));

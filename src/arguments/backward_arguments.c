@@ -127,7 +127,7 @@ static void set_gradients(problem_t *problem, const flash_backward_args_t *a,
 flash_status_t arguments_read_backward(const flash_backward_args_t *args,
                                        flash_backward_args_t *checked,
                                        flash_forward_args_t *checked_forward, problem_t *problem) {
-    FLASH_TRY(struct_read(checked, sizeof *checked, args, "flash_backward_args_t"));
+    FLASH_TRY(STRUCT_READ(flash_backward_args_t, checked, args));
     FLASH_REQUIRE(checked->forward != NULL, FLASH_ERROR_INVALID_ARGUMENT, "forward is NULL");
     FLASH_TRY(arguments_read(checked->forward, checked_forward, problem));
     set_default_types(checked, checked_forward);

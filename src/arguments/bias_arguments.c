@@ -132,7 +132,7 @@ static flash_status_t read_mask(const flash_forward_args_t *a, flash_bias_t *bia
     flash_mask_t m;
     if (a->mask == NULL)
         return FLASH_SUCCESS;
-    FLASH_TRY(struct_read(&m, sizeof m, a->mask, "flash_mask_t"));
+    FLASH_TRY(STRUCT_READ(flash_mask_t, &m, a->mask));
     if (m.dtype == 0 && m.kind == FLASH_MASK_ADD)
         m.dtype = a->dtype;
     FLASH_TRY(check_kind(&m));

@@ -228,7 +228,7 @@ static flash_status_t set_default_strides(flash_combine_args_t *a) {
 
 flash_status_t arguments_read_combine(const flash_combine_args_t *args,
                                       flash_combine_args_t *checked) {
-    FLASH_TRY(struct_read(checked, sizeof *checked, args, "flash_combine_args_t"));
+    FLASH_TRY(STRUCT_READ(flash_combine_args_t, checked, args));
     set_default_types(checked);
     FLASH_TRY(check_shape(checked));
     FLASH_TRY(set_default_strides(checked));

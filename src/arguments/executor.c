@@ -11,7 +11,7 @@ flash_status_t arguments_read_executor(const flash_executor_t *executor, executo
     *checked = (executor_t){0};
     if (executor == NULL)
         return FLASH_SUCCESS;
-    FLASH_TRY(struct_read(&read, sizeof read, executor, "flash_executor_t"));
+    FLASH_TRY(STRUCT_READ(flash_executor_t, &read, executor));
     FLASH_REQUIRE(read.n_workers >= (read.run != NULL) && read.n_workers <= EXECUTOR_MAX_WORKERS,
                   FLASH_ERROR_INVALID_ARGUMENT, "executor.n_workers is %d: not %d ... %d",
                   read.n_workers, read.run != NULL, EXECUTOR_MAX_WORKERS);

@@ -332,7 +332,7 @@ static void set_problem(problem_t *problem, const flash_forward_args_t *a,
 
 flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_args_t *checked,
                               problem_t *problem) {
-    FLASH_TRY(struct_read(checked, sizeof *checked, args, "flash_forward_args_t"));
+    FLASH_TRY(STRUCT_READ(flash_forward_args_t, checked, args));
     flash_pages_t pages;
     set_default_types(checked);
     set_default_d_head_v(checked);

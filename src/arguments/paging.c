@@ -88,7 +88,7 @@ static flash_pages_t pages_of(const flash_paging_t *g) {
 }
 
 static flash_status_t read_paging(const flash_paging_t *paging, flash_paging_t *g) {
-    FLASH_TRY(struct_read(g, sizeof *g, paging, "flash_paging_t"));
+    FLASH_TRY(STRUCT_READ(flash_paging_t, g, paging));
     return check_sizes(g);
 }
 

@@ -74,7 +74,7 @@ flash_status_t arguments_read_quant(const flash_forward_args_t *checked, flash_p
     flash_quant_t g;
     if (checked->quant == NULL)
         return FLASH_SUCCESS;
-    FLASH_TRY(struct_read(&g, sizeof g, checked->quant, "flash_quant_t"));
+    FLASH_TRY(STRUCT_READ(flash_quant_t, &g, checked->quant));
     FLASH_TRY(argument_check_reserved("quant", g.reserved32, g.reserved,
                                       sizeof g.reserved / sizeof g.reserved[0]));
     params->k_scale = (flash_scale_t){g.k_scale, g.k_scale_stride_batch, g.k_scale_stride_head};

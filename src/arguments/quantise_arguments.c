@@ -128,7 +128,7 @@ static void set_defaults(flash_quantise_args_t *a) {
 
 flash_status_t arguments_read_quantise(const flash_quantise_args_t *args,
                                        flash_quantise_args_t *checked, int64_t *n_tokens) {
-    FLASH_TRY(struct_read(checked, sizeof *checked, args, "flash_quantise_args_t"));
+    FLASH_TRY(STRUCT_READ(flash_quantise_args_t, checked, args));
     set_defaults(checked);
     FLASH_TRY(check_shape(checked));
     *n_tokens = checked->batch * checked->seqlen;

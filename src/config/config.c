@@ -17,7 +17,7 @@ int config_compare(const flash_config_t *a, const flash_config_t *b) {
 }
 
 flash_status_t config_read(flash_config_t *ours, const flash_config_t *theirs) {
-    return struct_read(ours, sizeof *ours, theirs, "flash_config_t");
+    return STRUCT_READ(flash_config_t, ours, theirs);
 }
 
 flash_status_t config_write(const flash_config_t *ours, flash_config_t *theirs) {

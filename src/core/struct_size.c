@@ -20,21 +20,23 @@ static bool is_zero(const char *bytes, size_t size) {
     return true;
 }
 
-static flash_status_t check_size(const void *theirs, const char *type, uint32_t *their_size) {
+static flash_status_t check_size(const void *theirs, uint32_t step, const char *type,
+                                 uint32_t *their_size) {
     FLASH_REQUIRE(theirs != NULL, FLASH_ERROR_INVALID_ARGUMENT, "the %s is NULL", type);
     memcpy(their_size, theirs, sizeof *their_size);
     FLASH_REQUIRE(*their_size != 0, FLASH_ERROR_INVALID_ARGUMENT,
                   "%s.struct_size is 0: initialise the struct with its ..._INIT macro", type);
-    FLASH_REQUIRE(*their_size % STRUCT_SIZE_STEP == 0 && *their_size <= STRUCT_SIZE_CAP,
+    FLASH_REQUIRE(*their_size % step == 0 && *their_size <= STRUCT_SIZE_CAP,
                   FLASH_ERROR_INVALID_ARGUMENT,
-                  "%s.struct_size is %u: not a multiple of %d up to %d", type, *their_size,
-                  STRUCT_SIZE_STEP, STRUCT_SIZE_CAP);
+                  "%s.struct_size is %u: not a multiple of %u up to %d", type, *their_size, step,
+                  STRUCT_SIZE_CAP);
     return FLASH_SUCCESS;
 }
 
-flash_status_t struct_read(void *ours, size_t size, const void *theirs, const char *type) {
+flash_status_t struct_read(void *ours, size_t size, size_t alignment, const void *theirs,
+                           const char *type) {
     uint32_t their_size = 0;
-    FLASH_TRY(check_size(theirs, type, &their_size));
+    FLASH_TRY(check_size(theirs, (uint32_t)alignment, type, &their_size));
     if (their_size > size)
         FLASH_REQUIRE(is_zero((const char *)theirs + size, their_size - size),
                       FLASH_ERROR_UNSUPPORTED,
@@ -59,7 +61,7 @@ static void fill(const void *ours, size_t size, void *theirs, uint32_t their_siz
 
 flash_status_t struct_write(const void *ours, size_t size, void *theirs, const char *type) {
     uint32_t their_size = 0;
-    FLASH_TRY(check_size(theirs, type, &their_size));
+    FLASH_TRY(check_size(theirs, STRUCT_SIZE_STEP, type, &their_size));
     if (their_size < size)
         FLASH_REQUIRE(
             is_zero((const char *)ours + their_size, size - their_size), FLASH_ERROR_UNSUPPORTED,
@@ -72,7 +74,7 @@ flash_status_t struct_write(const void *ours, size_t size, void *theirs, const c
 
 flash_status_t struct_write_facts(const void *ours, size_t size, void *theirs, const char *type) {
     uint32_t their_size = 0;
-    FLASH_TRY(check_size(theirs, type, &their_size));
+    FLASH_TRY(check_size(theirs, STRUCT_SIZE_STEP, type, &their_size));
     fill(ours, size, theirs, their_size);
     return FLASH_SUCCESS;
 }

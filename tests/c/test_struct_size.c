@@ -46,9 +46,10 @@ TEST(a_larger_struct_with_an_unknown_field_is_refused) {
     problem_destroy(&p);
 }
 
-/* An older header has no softcap. It reads as zero, and memory behind the struct is not read. */
+/* An older header ends before softmax_scale. What it lacks reads as zero, and memory behind the
+ * struct is not read. */
 TEST(a_smaller_struct_reads_as_zeros) {
-    const uint32_t older_size = offsetof(flash_forward_args_t, softcap);
+    const uint32_t older_size = offsetof(flash_forward_args_t, softmax_scale);
     test_problem_t p;
     uint64_t size = 0, whole_size = 0;
     void *older = malloc(older_size); /* exactly, so that a sanitizer sees more */
@@ -73,7 +74,7 @@ TEST(fields_beyond_a_smaller_struct_do_not_count) {
     args.softcap = -1; /* refused if it counted */
     assert_refused(flash_workspace_size(&args, NULL, &size), FLASH_ERROR_INVALID_ARGUMENT,
                    "softcap");
-    args.struct_size = offsetof(flash_forward_args_t, softcap);
+    args.struct_size = offsetof(flash_forward_args_t, softmax_scale);
     assert_success(flash_workspace_size(&args, NULL, &size));
     problem_destroy(&p);
 }
@@ -90,6 +91,18 @@ TEST(an_older_configuration_is_looked_up) {
     assert_ptr_equal(flash_lookup_kernel(older), flash_kernel_at(0));
     assert_success(flash_kernel_config(flash_kernel_at(0), older));
     free(older);
+}
+
+/* Half of a pointer would be read as a whole one. */
+TEST(a_struct_that_ends_within_a_pointer_is_refused) {
+    test_problem_t p;
+    problem_create(&p, SMALL, 2);
+    flash_backward_args_t args = FLASH_BACKWARD_ARGS_INIT;
+    args.forward = &p.args;
+    args.struct_size = offsetof(flash_backward_args_t, forward) + 4;
+    assert_refused(flash_backward(&args, NULL), FLASH_ERROR_INVALID_ARGUMENT,
+                   "flash_backward_args_t.struct_size is 12: not a multiple of 8 up to 4096");
+    problem_destroy(&p);
 }
 
 TEST(the_smallest_struct_is_missing_everything) {
