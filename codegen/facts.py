@@ -327,6 +327,11 @@ SM90 = Layout(
     has_d_head_v=True,
     has_operand_dtype=True,
 )
+SM90_BACKWARD = Layout(
+    "sm90_backward",
+    shape=("B_r", "B_c", "n_warps"),
+    words=(Word("stages", ("n_stages",), places=("N",)), _switch("overlap", "overlap")),
+)
 MIXED = Layout("mixed", shape=("B_r",), has_kernels=False)
 
 SM90_DECODE = Layout(
@@ -565,6 +570,16 @@ _SM90_RULES = {
     "n_stages": Range(2, 4),
     "d_head_v": Choice((0, 128)),
 }
+_SM90_BACKWARD_RULES = {
+    "d_head": Choice((64, 128, 192, 256)),
+    "B_r": Range(MMA_ROWS, 128, MMA_ROWS),
+    "B_c": Range(MMA_ROWS, 128, MMA_ROWS),
+    "n_warps": Choice((12,)),
+    "n_stages": Range(2, 4),
+}
+_SM90_GRADIENTS = Rows(
+    SM90_BACKWARD, HALF_TYPES, _SM90_BACKWARD_RULES, Feature.CAUSAL | Feature.VARLEN
+)
 _SM90_DECODE_RULES = {
     "d_head": Choice((64, 128, 256)),
     "B_r": Choice((64, 128)),
@@ -607,7 +622,7 @@ FAMILIES = {
         _cuda(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES),
         _cuda(Arch.SM80_MLA, SM80_MLA, CUDA_TYPES, _SM80_MLA_RULES),
         _cuda(Arch.SM80_WIDE, SM80_WIDE, CUDA_TYPES, _SM80_WIDE_RULES),
-        _cuda(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, ONLY_90),
+        _cuda(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, ONLY_90, gradients=_SM90_GRADIENTS),
         _cuda(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES, ONLY_90, VARLEN),
         _cuda(Arch.SM90_MLA, SM90_MLA, SM90_MLA_TYPES, _SM90_MLA_RULES, ONLY_90, VARLEN),
         _cuda(Arch.SM90_WIDE, SM90_WIDE, CUDA_TYPES, _SM90_WIDE_RULES, ONLY_90, VARLEN),

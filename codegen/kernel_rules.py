@@ -221,10 +221,13 @@ class Headers:
             for name, parameters, body in _MACRO.findall(text)
         }
         self._names: dict[str, Any] = dict(_KNOWN)
-        for definition in _ENUMERATOR.findall(text):
-            self._define(_constant, *definition)
-        for definition in _FUNCTION.findall(text):
-            self._define(_function, *definition)
+        known = -1
+        while known < len(self._names):  # a header may use one that is read after it
+            known = len(self._names)
+            for definition in _ENUMERATOR.findall(text):
+                self._define(_constant, *definition)
+            for definition in _FUNCTION.findall(text):
+                self._define(_function, *definition)
 
     def _define(self, python: Callable[..., str], name: str, *definition: str) -> None:
         """Adds a name, but for one whose definition is not read: rules cannot use it."""

@@ -147,6 +147,19 @@ SM80_GRADIENT_SHIP_TILES = (
     (Op.BACKWARD_DKV, 256, GRADIENT_FEATURES, (32, 32, 4, 1)),
 )
 
+# SM90 kernels of gradients that are installed: for each operation and head dimension the tile,
+# stages and whether they overlap, and the classes of features.
+SM90_GRADIENT_CLASSES = (Feature.CAUSAL, Feature.CAUSAL | Feature.VARLEN)
+SM90_GRADIENT_SHIP_TILES = (
+    # op, d_head, (B_r, B_c, n_stages, overlap)
+    (Op.BACKWARD_DQ, 64, (128, 96, 4, 1)),
+    (Op.BACKWARD_DQ, 128, (128, 80, 3, 1)),
+    (Op.BACKWARD_DQ, 256, (128, 48, 2, 0)),
+    (Op.BACKWARD_DKV, 64, (80, 128, 4, 1)),
+    (Op.BACKWARD_DKV, 128, (64, 128, 3, 0)),
+    (Op.BACKWARD_DKV, 256, (48, 64, 3, 0)),
+)
+
 # Decode kernels that are installed, for K and V of 16 bits and of e4m3. Each takes 96 KB of shared
 # memory, or 128 KB at d_head 256.
 SM80_DECODE_SHIP_SHAPES = (
@@ -488,6 +501,27 @@ def ship_sm80_gradients() -> list[Config]:
     ]
 
 
+def ship_sm90_gradients() -> list[Config]:
+    """Returns per type, operation and head dimension a row per class of features."""
+    return [
+        Config(
+            arch=Arch.SM90,
+            op=op,
+            dtype=dtype,
+            d_head=d_head,
+            B_r=B_r,
+            B_c=B_c,
+            n_warps=12,
+            n_stages=n_stages,
+            overlap=overlap,
+            features=int(features),
+        )
+        for dtype in (Dtype.FP16, Dtype.BF16)
+        for op, d_head, (B_r, B_c, n_stages, overlap) in SM90_GRADIENT_SHIP_TILES
+        for features in SM90_GRADIENT_CLASSES
+    ]
+
+
 def ship_sm80_decode() -> list[Config]:
     """Returns the rows of each head dimension and B_r, contiguous and in pages; and those with
     ALiBi and masks, of the larger B_r."""
@@ -660,6 +694,7 @@ def ship() -> list[Config]:
         + ship_sm80_mla()
         + ship_sm80_wide()
         + ship_sm90()
+        + ship_sm90_gradients()
         + ship_sm90_decode()
         + ship_sm90_mla()
         + ship_sm90_wide()

@@ -256,11 +256,38 @@ def _sm90_source(config: Config) -> str:
     return _wgmma_source(config, "sm90/forward.cuh", "sm90_params_t", "sm90_forward")
 
 
+def _sm90_backward_source(config: Config) -> str:
+    return f"""\
+/* {format_config(config)} */
+#include "sm90/backward.cuh"
+
+namespace {kernel_name(config)}_source {{
+
+static constexpr flash_config_t config =
+    {indented_initialiser(config, "    ")};
+
+extern "C" __global__ void __launch_bounds__(sm90_backward_threads(), 1)
+{kernel_name(config)}(
+    const __grid_constant__ sm90_backward_params_t params) {{
+    sm90_backward<config>(params);
+}}
+
+}}
+"""
+
+
 _SM80_BACKWARD = Wrapper(
     suffix=".cu",
     header="common/gradients.h",
     parameters="flash_backward_params_t params",
     source=_alone(_sm80_backward_source),
+)
+
+_SM90_BACKWARD = Wrapper(
+    suffix=".cu",
+    header="sm90/backward_kernel.h",
+    parameters="sm90_backward_params_t params",
+    source=_alone(_sm90_backward_source),
 )
 
 WRAPPERS = {
@@ -305,6 +332,8 @@ WRAPPERS = {
         parameters="sm90_params_t params",
         source=_alone(_sm90_source),
     ),
+    ("sm90_backward", Op.BACKWARD_DQ): _SM90_BACKWARD,
+    ("sm90_backward", Op.BACKWARD_DKV): _SM90_BACKWARD,
     ("sm90_decode", Op.FORWARD): Wrapper(
         suffix=".cu",
         header="sm90/decode_kernel.h",

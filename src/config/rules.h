@@ -11,8 +11,9 @@
 flash_status_t config_check(const flash_config_t *config);
 
 /* Defines check() of a family_op_t: the rules are a list as in kernels/common/rules.h. */
-#define DEFINE_CHECK(RULES)                                                                        \
-    static flash_status_t check(const flash_config_t *config) {                                    \
+#define DEFINE_CHECK(RULES) DEFINE_CHECK_NAMED(check, RULES)
+#define DEFINE_CHECK_NAMED(name, RULES)                                                            \
+    static flash_status_t name(const flash_config_t *config) {                                     \
         RULES(REQUIRE_RULE, config) return FLASH_SUCCESS;                                          \
     }
 #define REQUIRE_RULE(condition, ...)                                                               \

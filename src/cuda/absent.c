@@ -61,6 +61,7 @@ static flash_status_t no_launch(const flash_kernel_t *kernel, const problem_t *p
 const family_calls_t sm80_forward_calls = ABSENT_CALLS;
 const family_calls_t sm80_decode_calls = ABSENT_CALLS;
 const family_calls_t sm80_backward_calls = ABSENT_CALLS;
+const family_calls_t sm90_backward_calls = ABSENT_CALLS;
 const family_calls_t sm90_forward_calls = ABSENT_CALLS;
 const family_calls_t sm90_decode_calls = ABSENT_CALLS;
 

@@ -33,6 +33,7 @@ extern const family_calls_t sm80_forward_calls;
 extern const family_calls_t sm80_backward_calls;
 extern const family_calls_t sm80_decode_calls; /* of SM80_MLA and SM80_WIDE too */
 extern const family_calls_t sm90_forward_calls;
+extern const family_calls_t sm90_backward_calls;
 extern const family_calls_t
     sm90_decode_calls; /* of SM90_MLA and SM90_WIDE too; those of MIXED are in mixed.c */
 

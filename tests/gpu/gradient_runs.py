@@ -62,6 +62,13 @@ def serves(config: flashattn.Config, p: AttentionProblem) -> bool:
     return config.dtype == dtype and config.d_head >= widest and not missing
 
 
+def first_rows(arch: int, p: AttentionProblem) -> list[flashattn.Config | None]:
+    """Returns a row of the family for either operation; None, the library's choice, if none serves
+    the problem or the device runs none."""
+    rows = [[row.config for row in gradient_rows(op) if row.config.arch == arch] for op in OPS]
+    return [next((c for c in configs if serves(c, p)), None) for configs in rows]
+
+
 class DeviceRun:
     """Holds the inputs of a call in device memory, which can be made again and again."""
 

@@ -35,7 +35,7 @@ CUDA_FOLDERS = {
     "backward": ("runtime",),
     "tma": ("runtime",),
     "sm80": ("runtime",),
-    "sm90": ("runtime", "tma"),
+    "sm90": ("runtime", "tma", "backward"),
     "decode": ("runtime", "tma", "sm90"),
 }
 
@@ -77,9 +77,12 @@ KERNEL_RULES = {
     r"|sm90/(decode_kernel\.h|load/(kv|pages|page_boxes|rows)\.cuh)",
     "kernels/sm90/halves": rf"{sm90_folder('halves', 'decode', 'mma', 'softmax', 'ptx')}"
     r"|sm90/(halves_kernel\.h|load/convert_block\.cuh)",
+    # Gradients may include what knows nothing of the forward pass's tiles.
+    "kernels/sm90/backward": rf"{sm90_folder('backward', 'ptx')}|sm90/backward_kernel\.h"
+    r"|sm90/mma/products\.cuh",
     # These put the folders together; block_state.cuh gives the schedule's state its memory.
     "kernels/sm90": rf"{DEVICE_COMMON}|{SM90_SCHEDULE}|sm90/schedule/state\.cuh"
-    r"|sm90/((load|mma|softmax|store|decode|halves|ptx)/)?\w+\.(h|cuh)",
+    r"|sm90/((load|mma|softmax|store|decode|halves|backward|ptx)/)?\w+\.(h|cuh)",
     "examples/paged_decode": rf"{PUBLIC}|(machine|cache)\.h",
     "examples/engine": rf"{PUBLIC}|\w+\.h",
     "examples": PUBLIC,

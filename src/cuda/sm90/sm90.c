@@ -5,6 +5,7 @@
 #include "config/rules.h"
 #include "cuda/family.h"
 #include "cuda/sm90/schedule_sm90.h"
+#include "cuda/sm90/sm90_backward.h"
 #include "cuda/tma/paging_sm90.h"
 #include "cuda/tma/tma_tensor.h"
 #include "cuda/tuning.h"
@@ -112,4 +113,7 @@ static const family_op_t forward = {.check = check,
                                     .cuda = &cuda,
                                     .calls = &sm90_forward_calls};
 
-const family_t family_sm90 = {.facts = &family_facts_sm90, .ops = {[FLASH_OP_FORWARD] = &forward}};
+const family_t family_sm90 = {.facts = &family_facts_sm90,
+                              .ops = {[FLASH_OP_FORWARD] = &forward,
+                                      [FLASH_OP_BACKWARD_DQ] = &sm90_backward_dq,
+                                      [FLASH_OP_BACKWARD_DKV] = &sm90_backward_dkv}};

@@ -1,0 +1,50 @@
+/*
+ * These constants of backward kernels follow from a configuration, beside those of sm90/derive.cuh.
+ */
+#ifndef FLASH_KERNELS_SM90_BACKWARD_DERIVE_CUH
+#define FLASH_KERNELS_SM90_BACKWARD_DERIVE_CUH
+
+#include "sm90/backward_kernel.h"
+#include "sm90/derive.cuh"
+
+enum { GRADIENT_CONSUMERS = 2 };
+
+/* Each warp of the producer has a role; the others have none. */
+enum { TILE_LOAD_WARP, ROW_LOAD_WARP };
+
+template <flash_config_t C> constexpr bool writes_dq = sm90_writes_dq(&C) != 0;
+template <flash_config_t C> constexpr bool has_roles = sm90_backward_has_roles(&C) != 0;
+
+/* dK and dV, beside their scores, take all registers that a consumer can have. */
+template <flash_config_t C> constexpr bool needs_most_registers = !writes_dq<C> && !has_roles<C>;
+template <flash_config_t C>
+constexpr int gradient_producer_registers = needs_most_registers<C> ? 24 : 40;
+template <flash_config_t C>
+constexpr int gradient_consumer_registers = needs_most_registers<C> ? 240 : 232;
+
+/* Rows that stay and rows that pass by. */
+template <flash_config_t C> constexpr int still_rows = sm90_backward_rows(&C);
+template <flash_config_t C> constexpr int step_rows = sm90_backward_step(&C);
+
+/* A tile of Q or K has d_head columns, one of dO or V d_head_v; their bytes. */
+template <flash_config_t C>
+constexpr int still_bytes = sm90_tile_bytes(&C, still_rows<C>, C.d_head);
+template <flash_config_t C>
+constexpr int still_v_bytes = sm90_tile_bytes(&C, still_rows<C>, d_head_v<C>);
+template <flash_config_t C>
+constexpr int moving_bytes = sm90_tile_bytes(&C, step_rows<C>, C.d_head);
+template <flash_config_t C>
+constexpr int moving_v_bytes = sm90_tile_bytes(&C, step_rows<C>, d_head_v<C>);
+template <flash_config_t C> constexpr int still_panel = still_rows<C> *SM90_PANEL_BYTES;
+template <flash_config_t C> constexpr int moving_panel = step_rows<C> *SM90_PANEL_BYTES;
+
+template <flash_config_t C> __device__ constexpr void assert_legal_gradients() {
+    static_assert(C.arch == FLASH_ARCH_SM90, "a configuration of another family");
+    if constexpr (writes_dq<C>) {
+        SM90_BWD_DQ_RULES(ASSERT_RULE, &C)
+    } else {
+        SM90_BWD_DKV_RULES(ASSERT_RULE, &C)
+    }
+}
+
+#endif

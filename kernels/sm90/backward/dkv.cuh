@@ -1,0 +1,266 @@
+/*
+ * The SM90 kernel that computes dK and dV. A tile is 128 keys of a K/V head, 64 for each of two
+ * consumers, whose K and V stay in shared memory. Blocks of queries of each head of the group pass
+ * by. Everything is transposed, so that the accumulators of P^T and dS^T are the fragments by which
+ * dV and dK are multiplied, and the sums of the whole group stay in registers:
+ *
+ *     S^T = K Q^T,  P^T = exp(S^T - log_sum),  dV += P^T dO
+ *     dP^T = V dO^T,  dS^T = P^T (dP^T - D),   dK += dS^T Q
+ *
+ * D is what the accumulators of dP^T begin with, from which the product is subtracted: what comes
+ * of it is -dS^T and -dK.
+ *
+ * A consumer's products and what runs beside them, for block j:
+ *
+ *     tensor cores   | dP j     | dV j | S j+1 | dK j | dP j+1 ...
+ *     other units    | P j      | dS j |              | P j+1
+ */
+#ifndef FLASH_KERNELS_SM90_BACKWARD_DKV_CUH
+#define FLASH_KERNELS_SM90_BACKWARD_DKV_CUH
+
+#include "common/ptx/math.cuh"
+#include "sm90/backward/load.cuh"
+#include "sm90/backward/products.cuh"
+#include "sm90/backward/store.cuh"
+
+/* This is what a consumer carries from block to block. */
+template <flash_config_t C> struct dkv_consumer {
+    float s[C.B_r / 2];
+    float dp[C.B_r / 2];    /* D - dP^T */
+    float dk[C.d_head / 2]; /* -dK / scale */
+    float dv[d_head_v<C> / 2];
+    ring_t ring;
+    int number;
+    int read_stage; /* which dK under way reads; -1: none */
+};
+
+/* Loads the thread's pair of numbers of group i of eight rows, of those of a stage. */
+static __device__ __forceinline__ float2 load_numbers(const float *numbers, int i) {
+    return shared_load_pair(shared_address(numbers + tile_column()) + i * 8 * sizeof(float));
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void issue_s(dkv_consumer<C> &consumer, int stage) {
+    issue_of_rows<operand_dtype<C>, C.B_r, C.d_head, still_panel<C>>(
+        consumer.s, still_tile<C>() + consumer.number * SM90_WARPGROUP_ROWS * SM90_PANEL_BYTES,
+        moving_tile<C>(stage));
+}
+
+/* Makes D of a stage's rows what accumulators begin with from which dP^T is subtracted. */
+template <flash_config_t C>
+static __device__ __forceinline__ void load_d(float (&dp)[C.B_r / 2], int stage) {
+#pragma unroll
+    for (int i = 0; i < C.B_r / 8; ++i) {
+        const float2 d = load_numbers(gradient_state<C>().d[stage], i);
+        dp[4 * i] = dp[4 * i + 2] = d.x;
+        dp[4 * i + 1] = dp[4 * i + 3] = d.y;
+    }
+}
+
+/* Issues D - dP^T. */
+template <flash_config_t C>
+static __device__ __forceinline__ void issue_dp(dkv_consumer<C> &consumer, int stage) {
+    load_d<C>(consumer.dp, stage);
+    issue_of_rows<operand_dtype<C>, C.B_r, d_head_v<C>, still_panel<C>, true>(
+        consumer.dp, still_v_tile<C>() + consumer.number * SM90_WARPGROUP_ROWS * SM90_PANEL_BYTES,
+        moving_v_tile<C>(stage));
+}
+
+/* Computes P^T. */
+template <flash_config_t C>
+static __device__ __forceinline__ void weigh(float (&p)[C.B_r / 2], const float (&s)[C.B_r / 2],
+                                             int stage, float scale_log2) {
+#pragma unroll
+    for (int i = 0; i < C.B_r / 8; ++i) {
+        const float2 sum = load_numbers(gradient_state<C>().log_sum[stage], i);
+        p[4 * i] = exp2_approx(fmaf(s[4 * i], scale_log2, -sum.x));
+        p[4 * i + 1] = exp2_approx(fmaf(s[4 * i + 1], scale_log2, -sum.y));
+        p[4 * i + 2] = exp2_approx(fmaf(s[4 * i + 2], scale_log2, -sum.x));
+        p[4 * i + 3] = exp2_approx(fmaf(s[4 * i + 3], scale_log2, -sum.y));
+    }
+}
+
+/* Makes P^T 0 where a query does not see a key: query 8 i + e of the thread's columns sees the
+ * upper of its keys from hidden_end on, and the lower from hidden_end + 8 on. */
+template <flash_config_t C>
+static __device__ __forceinline__ void hide_weights(float (&p)[C.B_r / 2], int hidden_end) {
+#pragma unroll
+    for (int i = 0; i < C.B_r / 2; ++i)
+        p[i] = i / 4 * 8 + i % 2 - i % 4 / 2 * 8 < hidden_end ? 0.0f : p[i];
+}
+
+/* Computes the fragments of -dS^T of P^T and D - dP^T. */
+template <flash_config_t C>
+static __device__ __forceinline__ void differentiate(uint32_t (&ds)[C.B_r / 16][4],
+                                                     const float (&p)[C.B_r / 2],
+                                                     const float (&dp)[C.B_r / 2]) {
+#pragma unroll
+    for (int i = 0; i < C.B_r / 4; ++i)
+        ds[i / 4][i % 4] =
+            convert_pair<operand_dtype<C>>(p[2 * i] * dp[2 * i], p[2 * i + 1] * dp[2 * i + 1]);
+}
+
+/* Computes a block, whose S^T and dP^T have been issued, and issues those of the stage `next`
+ * unless it is the LAST. */
+template <flash_config_t C, bool LAST>
+static __device__ __forceinline__ void dkv_step(dkv_consumer<C> &consumer, const ring_t &next,
+                                                float scale_log2, bool is_cut, int hidden_end) {
+    gradient_state_t &state = gradient_state<C>();
+    const int stage = consumer.ring.stage;
+    float p[C.B_r / 2];
+    uint32_t p_fragments[C.B_r / 16][4], ds_fragments[C.B_r / 16][4];
+    weigh<C>(p, consumer.s, stage, scale_log2);
+    if (has_mask<C> && is_cut)
+        hide_weights<C>(p, hidden_end);
+    if constexpr (C.overlap) {
+        wgmma_wait<1>();
+        pin_accumulators(consumer.dk);
+        release_if(consumer.read_stage >= 0, state.empty[max(consumer.read_stage, 0)]);
+        consumer.read_stage = stage;
+    }
+    round_fragments<operand_dtype<C>, C.B_r>(p_fragments, p);
+    wgmma_wait<0>();
+    pin_accumulators(consumer.dp);
+    issue_of_fragments<operand_dtype<C>, C.B_r, d_head_v<C>>(consumer.dv, p_fragments,
+                                                             moving_v_tile<C>(stage));
+    differentiate<C>(ds_fragments, p, consumer.dp);
+    if constexpr (!LAST) {
+        wait_full(state.full[next.stage], next.parity);
+        issue_s<C>(consumer, next.stage);
+    }
+    issue_of_fragments<operand_dtype<C>, C.B_r, C.d_head>(consumer.dk, ds_fragments,
+                                                          moving_tile<C>(stage));
+    wgmma_wait<LAST ? 1 : 2>();
+    pin_accumulators(consumer.dv);
+    release(state.v_empty[stage]);
+    if constexpr (!LAST)
+        wait_full(state.v_full[next.stage], next.parity);
+    if constexpr (C.overlap && !LAST) {
+        issue_dp<C>(consumer, next.stage);
+        wgmma_wait<2>();
+        pin_accumulators(consumer.s);
+    } else {
+        wgmma_wait<0>();
+        pin_accumulators(consumer.dk);
+        release(state.empty[stage]);
+        if constexpr (!LAST) {
+            pin_accumulators(consumer.s);
+            issue_dp<C>(consumer, next.stage);
+        }
+    }
+    consumer.ring = next;
+}
+
+/* Gives n stages back unread. */
+template <flash_config_t C>
+static __device__ __forceinline__ void skip_stages(ring_t &ring, int32_t n) {
+    gradient_state_t &state = gradient_state<C>();
+#pragma unroll 1
+    for (; n > 0; --n) {
+        wait_full(state.full[ring.stage], ring.parity);
+        release(state.empty[ring.stage]);
+        wait_full(state.v_full[ring.stage], ring.parity);
+        release(state.v_empty[ring.stage]);
+        step<C.n_stages>(ring);
+    }
+}
+
+/* This is how a consumer walks over the blocks of each head: it leaves out the first `skipped`,
+ * masks so many of the `own` that follow. */
+typedef struct dkv_walk {
+    int32_t skipped;
+    int32_t own;
+    int32_t cut;
+    int32_t hidden_end; /* of the first own block: see weigh() */
+} dkv_walk_t;
+
+template <flash_config_t C>
+static __device__ __forceinline__ dkv_walk_t find_dkv_walk(const gradient_tile_t &tile,
+                                                           int consumer) {
+    const gradient_steps_t all = find_steps<C>(tile, 0, still_rows<C>);
+    const gradient_steps_t own =
+        find_steps<C>(tile, consumer * SM90_WARPGROUP_ROWS, SM90_WARPGROUP_ROWS);
+    const int32_t begin = min(own.begin, all.end);
+    dkv_walk_t walk;
+    walk.skipped = begin - min(all.begin, all.end);
+    walk.own = all.end - begin;
+    walk.cut = min(max(own.whole_begin - begin, 0), walk.own);
+    walk.hidden_end = tile.begin + tile_row(0) - keys_before(tile) - begin * C.B_r - tile_column();
+    return walk;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void start_dkv(dkv_consumer<C> &consumer,
+                                                 const dkv_walk_t &walk) {
+    gradient_state_t &state = gradient_state<C>();
+    skip_stages<C>(consumer.ring, walk.skipped);
+    const ring_t &ring = consumer.ring;
+    wait_full(state.full[ring.stage], ring.parity);
+    wait_full(state.still_full, 0);
+    issue_s<C>(consumer, ring.stage);
+    wait_full(state.v_full[ring.stage], ring.parity);
+    wait_full(state.still_v_full, 0);
+    wgmma_wait<0>();
+    pin_accumulators(consumer.s);
+    issue_dp<C>(consumer, ring.stage);
+}
+
+/* Computes the consumer's part of a tile. Behind the last block of a head come those that the
+ * consumer skips of the next one. */
+template <flash_config_t C>
+static __device__ __forceinline__ void dkv_tile(dkv_consumer<C> &consumer, const dkv_walk_t &walk,
+                                                int32_t heads, float scale_log2) {
+    start_dkv<C>(consumer, walk);
+    int32_t j = 0;
+#pragma unroll 1
+    for (int32_t i = heads * walk.own; i > 1; --i) {
+        ring_t next = consumer.ring;
+        step<C.n_stages>(next);
+        const bool ends = j + 1 == walk.own;
+        if (has_mask<C> && ends)
+            skip_stages<C>(next, walk.skipped);
+        dkv_step<C, false>(consumer, next, scale_log2, j < walk.cut, walk.hidden_end - j * C.B_r);
+        j = ends ? 0 : j + 1;
+    }
+    ring_t next = consumer.ring;
+    step<C.n_stages>(next);
+    dkv_step<C, true>(consumer, next, scale_log2, j < walk.cut, walk.hidden_end - j * C.B_r);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void store_dkv(const sm90_backward_params_t &params,
+                                                 const gradient_tile_t &tile,
+                                                 const dkv_consumer<C> &consumer) {
+    const flash_params_t &p = params.problem;
+    const flash_gradients_t &g = params.gradients;
+    const int32_t row = tile.begin + tile_row(0);
+    const int64_t token = tile.sequence.k_begin;
+    store_gradient<operand_dtype<C>, C.d_head>(g.dk, tile.batch_index, tile.head, token, row,
+                                               tile.sequence.len_k, p.d_head, consumer.dk,
+                                               -p.softmax_scale);
+    store_gradient<operand_dtype<C>, d_head_v<C>>(g.dv, tile.batch_index, tile.head, token, row,
+                                                  tile.sequence.len_k, p.d_head_v, consumer.dv,
+                                                  1.0f);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void consume_dkv(const sm90_backward_params_t &params) {
+    const flash_params_t &p = params.problem;
+    const gradient_tile_t tile = find_gradient_tile<C>(params);
+    if (!has_rows<C>(tile))
+        return;
+    dkv_consumer<C> consumer;
+    consumer.ring = ring_t{0, 0};
+    consumer.number = consumer_number();
+    consumer.read_stage = -1;
+    const dkv_walk_t walk = find_dkv_walk<C>(tile, consumer.number);
+    clear(consumer.dk);
+    clear(consumer.dv);
+    if (walk.own > 0)
+        dkv_tile<C>(consumer, walk, p.group, p.softmax_scale * log2_of_e);
+    else
+        skip_stages<C>(consumer.ring, p.group * walk.skipped);
+    store_dkv<C>(params, tile, consumer);
+}
+
+#endif

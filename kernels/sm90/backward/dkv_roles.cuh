@@ -1,0 +1,241 @@
+/*
+ * The SM90 kernel that computes dK and dV where d_head is so large that a consumer has registers
+ * for one of them only. A tile is 64 keys of a K/V head, and each consumer has a role:
+ *
+ *     consumer 0   S^T = K Q^T,  P^T = exp(S^T - log_sum),  dV += P^T dO
+ *     consumer 1   dP^T = V dO^T,  dS^T = P^T (dP^T - D),  dK += dS^T Q
+ *
+ * P^T goes from one to the other in fp32 through a slot in shared memory, from each thread to the
+ * one that has the same rows and columns. Consumer 1 runs behind by itself, so that one's
+ * exponentials are beside the other's products. dkv.cuh has what both kernels share.
+ */
+#ifndef FLASH_KERNELS_SM90_BACKWARD_DKV_ROLES_CUH
+#define FLASH_KERNELS_SM90_BACKWARD_DKV_ROLES_CUH
+
+#include "sm90/backward/dkv.cuh"
+
+/* This is what either consumer carries from block to block: s is S^T or D - dP^T, sum dV or
+ * -dK. */
+template <flash_config_t C, int COLUMNS> struct role_consumer {
+    float s[C.B_r / 2];
+    float sum[COLUMNS / 2];
+    uint32_t fragments[C.B_r / 16][4];
+    int used; /* stage that a product under way reads; -1: none */
+};
+
+/* This is where either consumer is. */
+typedef struct role_place {
+    ring_t ring;
+    uint32_t p_parity; /* of P */
+} role_place_t;
+
+/* Returns where the thread has P of the first eight queries; others are p_apart bytes apart. */
+template <flash_config_t C> static __device__ __forceinline__ uint32_t own_p() {
+    return p_slot<C>() + threadIdx.x % SM90_WARPGROUP_THREADS * (uint32_t)sizeof(uint4);
+}
+constexpr uint32_t p_apart = SM90_WARPGROUP_THREADS * sizeof(uint4);
+
+template <flash_config_t C>
+static __device__ __forceinline__ void hand_over_p(const float (&p)[C.B_r / 2], uint32_t &parity) {
+    gradient_state_t &state = gradient_state<C>();
+    wait_full(state.p_empty, parity ^ 1);
+#pragma unroll
+    for (int i = 0; i < C.B_r / 8; ++i)
+        shared_store(own_p<C>() + i * p_apart,
+                     uint4{__float_as_uint(p[4 * i]), __float_as_uint(p[4 * i + 1]),
+                           __float_as_uint(p[4 * i + 2]), __float_as_uint(p[4 * i + 3])});
+    __syncwarp();
+    release(state.p_full);
+    parity ^= 1;
+}
+
+/* ---- Consumer 0 ---- */
+
+template <flash_config_t C>
+static __device__ __forceinline__ void issue_role_s(role_consumer<C, d_head_v<C>> &consumer,
+                                                    int stage) {
+    issue_of_rows<operand_dtype<C>, C.B_r, C.d_head, still_panel<C>>(consumer.s, still_tile<C>(),
+                                                                     moving_tile<C>(stage));
+}
+
+template <flash_config_t C, bool LAST>
+static __device__ __forceinline__ void weigh_step(role_consumer<C, d_head_v<C>> &consumer,
+                                                  role_place_t &place, float scale_log2,
+                                                  bool is_cut, int hidden_end) {
+    gradient_state_t &state = gradient_state<C>();
+    const ring_t ring = place.ring;
+    float p[C.B_r / 2];
+    weigh<C>(p, consumer.s, ring.stage, scale_log2);
+    if (has_mask<C> && is_cut)
+        hide_weights<C>(p, hidden_end);
+    release(state.empty[ring.stage]);
+    hand_over_p<C>(p, place.p_parity);
+    wgmma_wait<0>();
+    pin_accumulators(consumer.sum);
+    pin_accumulators(p); /* fragments change behind the wait for what reads them */
+    release_if(consumer.used >= 0, state.v_empty[max(consumer.used, 0)]);
+    round_fragments<operand_dtype<C>, C.B_r>(consumer.fragments, p);
+    step<C.n_stages>(place.ring);
+    if constexpr (!LAST) {
+        wait_full(state.full[place.ring.stage], place.ring.parity);
+        issue_role_s<C>(consumer, place.ring.stage);
+    }
+    wait_full(state.v_full[ring.stage], ring.parity);
+    issue_of_fragments<operand_dtype<C>, C.B_r, d_head_v<C>>(consumer.sum, consumer.fragments,
+                                                             moving_v_tile<C>(ring.stage));
+    consumer.used = ring.stage;
+    if constexpr (LAST) {
+        wgmma_wait<0>();
+        pin_accumulators(consumer.sum);
+        release(state.v_empty[ring.stage]);
+    } else {
+        wgmma_wait<1>();
+        pin_accumulators(consumer.s);
+    }
+}
+
+/* Computes dV of a tile. */
+template <flash_config_t C>
+static __device__ __forceinline__ void weigh_tile(role_consumer<C, d_head_v<C>> &consumer,
+                                                  role_place_t &place, const dkv_walk_t &walk,
+                                                  int32_t heads, float scale_log2) {
+    gradient_state_t &state = gradient_state<C>();
+    wait_full(state.full[place.ring.stage], place.ring.parity);
+    wait_full(state.still_full, 0);
+    issue_role_s<C>(consumer, place.ring.stage);
+    wgmma_wait<0>();
+    pin_accumulators(consumer.s);
+    int32_t j = 0;
+#pragma unroll 1
+    for (int32_t i = heads * walk.own; i > 1; --i) {
+        weigh_step<C, false>(consumer, place, scale_log2, j < walk.cut,
+                             walk.hidden_end - j * C.B_r);
+        j = j + 1 == walk.own ? 0 : j + 1;
+    }
+    weigh_step<C, true>(consumer, place, scale_log2, j < walk.cut, walk.hidden_end - j * C.B_r);
+}
+
+/* ---- Consumer 1 ---- */
+
+template <flash_config_t C>
+static __device__ __forceinline__ void issue_role_dp(role_consumer<C, C.d_head> &consumer,
+                                                     int stage) {
+    load_d<C>(consumer.s, stage);
+    issue_of_rows<operand_dtype<C>, C.B_r, d_head_v<C>, still_panel<C>, true>(
+        consumer.s, still_v_tile<C>(), moving_v_tile<C>(stage));
+}
+
+/* Computes -dS^T. */
+template <flash_config_t C>
+static __device__ __forceinline__ void take_p(float (&ds)[C.B_r / 2], const float (&dp)[C.B_r / 2],
+                                              uint32_t &parity) {
+    gradient_state_t &state = gradient_state<C>();
+    wait_full(state.p_full, parity);
+#pragma unroll
+    for (int i = 0; i < C.B_r / 8; ++i) {
+        const uint4 p = shared_load(own_p<C>() + i * p_apart);
+        ds[4 * i] = __uint_as_float(p.x) * dp[4 * i];
+        ds[4 * i + 1] = __uint_as_float(p.y) * dp[4 * i + 1];
+        ds[4 * i + 2] = __uint_as_float(p.z) * dp[4 * i + 2];
+        ds[4 * i + 3] = __uint_as_float(p.w) * dp[4 * i + 3];
+    }
+    __syncwarp();
+    release(state.p_empty);
+    parity ^= 1;
+}
+
+template <flash_config_t C, bool LAST>
+static __device__ __forceinline__ void differentiate_step(role_consumer<C, C.d_head> &consumer,
+                                                          role_place_t &place) {
+    gradient_state_t &state = gradient_state<C>();
+    const int stage = place.ring.stage;
+    float ds[C.B_r / 2];
+    take_p<C>(ds, consumer.s, place.p_parity);
+    wgmma_wait<0>();
+    pin_accumulators(consumer.sum);
+    pin_accumulators(ds); /* fragments change behind the wait for what reads them */
+    release_if(consumer.used >= 0, state.empty[max(consumer.used, 0)]);
+    round_fragments<operand_dtype<C>, C.B_r>(consumer.fragments, ds);
+    step<C.n_stages>(place.ring);
+    if constexpr (!LAST) {
+        wait_full(state.full[place.ring.stage], place.ring.parity);
+        wait_full(state.v_full[place.ring.stage], place.ring.parity);
+        issue_role_dp<C>(consumer, place.ring.stage);
+    }
+    issue_of_fragments<operand_dtype<C>, C.B_r, C.d_head>(consumer.sum, consumer.fragments,
+                                                          moving_tile<C>(stage));
+    consumer.used = stage;
+    if constexpr (LAST) {
+        wgmma_wait<0>();
+        pin_accumulators(consumer.sum);
+        release(state.empty[stage]);
+    } else {
+        wgmma_wait<1>();
+        pin_accumulators(consumer.s);
+        release(state.v_empty[place.ring.stage]);
+    }
+}
+
+/* Computes dK of a tile. */
+template <flash_config_t C>
+static __device__ __forceinline__ void differentiate_tile(role_consumer<C, C.d_head> &consumer,
+                                                          role_place_t &place, int32_t steps) {
+    gradient_state_t &state = gradient_state<C>();
+    const ring_t first = place.ring;
+    wait_full(state.full[first.stage], first.parity);
+    wait_full(state.v_full[first.stage], first.parity);
+    wait_full(state.still_v_full, 0);
+    issue_role_dp<C>(consumer, first.stage);
+    wgmma_wait<0>();
+    pin_accumulators(consumer.s);
+    release(state.v_empty[first.stage]);
+#pragma unroll 1
+    for (int32_t i = steps; i > 1; --i)
+        differentiate_step<C, false>(consumer, place);
+    differentiate_step<C, true>(consumer, place);
+}
+
+/* ---- Tiles ---- */
+
+/* Computes the block's tile in one role, and stores its gradient. compute(consumer, place, walk): a
+ * tile that has steps. */
+template <flash_config_t C, int COLUMNS, typename COMPUTE>
+static __device__ __forceinline__ void play_role(const sm90_backward_params_t &params,
+                                                 const flash_gradient_t &gradient, int32_t columns,
+                                                 float factor, const COMPUTE &compute) {
+    const gradient_tile_t tile = find_gradient_tile<C>(params);
+    if (!has_rows<C>(tile))
+        return;
+    role_place_t place = {{0, 0}, 0};
+    role_consumer<C, COLUMNS> consumer = {};
+    consumer.used = -1;
+    clear(consumer.sum);
+    const dkv_walk_t walk = find_dkv_walk<C>(tile, 0);
+    if (walk.own > 0)
+        compute(consumer, place, walk);
+    store_gradient<operand_dtype<C>, COLUMNS>(gradient, tile.batch_index, tile.head,
+                                              tile.sequence.k_begin,
+                                              tile.begin + warp_row_of_group() + row_of_warp(0),
+                                              tile.sequence.len_k, columns, consumer.sum, factor);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void consume_dkv_by_roles(const sm90_backward_params_t &params) {
+    const flash_params_t &p = params.problem;
+    if (consumer_number() == 0) {
+        const float scale_log2 = p.softmax_scale * log2_of_e;
+        play_role<C, d_head_v<C>>(params, params.gradients.dv, p.d_head_v, 1.0f,
+                                  [&](role_consumer<C, d_head_v<C>> &consumer, role_place_t &place,
+                                      const dkv_walk_t &walk) {
+                                      weigh_tile<C>(consumer, place, walk, p.group, scale_log2);
+                                  });
+    } else {
+        play_role<C, C.d_head>(
+            params, params.gradients.dk, p.d_head, -p.softmax_scale,
+            [&](role_consumer<C, C.d_head> &consumer, role_place_t &place, const dkv_walk_t &walk) {
+                differentiate_tile<C>(consumer, place, p.group * walk.own);
+            });
+    }
+}
+
+#endif

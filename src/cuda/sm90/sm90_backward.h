@@ -1,0 +1,20 @@
+/*
+ * The SM90 family computes gradients in these ways.
+ */
+#ifndef FLASH_CUDA_SM90_BACKWARD_H
+#define FLASH_CUDA_SM90_BACKWARD_H
+
+#include "config/family.h"
+
+extern const family_op_t sm90_backward_dq;
+extern const family_op_t sm90_backward_dkv;
+
+/* Returns what kernels read, as the parameters of a forward pass: their Q, K and V, with dO as O.
+ * Rows of a copy that the call makes have no address yet, and consist of whole chunks. */
+flash_params_t sm90_backward_inputs(const problem_t *problem);
+
+/* Returns how many heads are handed out together: as many as have what passes by in L2 at a time,
+ * or more to have enough tiles. */
+int32_t sm90_backward_section(const flash_config_t *config, const flash_params_t *p);
+
+#endif
