@@ -147,10 +147,10 @@ SM80_GRADIENT_SHIP_TILES = (
     (Op.BACKWARD_DKV, 256, GRADIENT_FEATURES, (32, 32, 4, 1)),
 )
 
-# SM90 kernels of gradients that are installed: for each operation and head dimension the tile,
+# SM90 kernels of gradients: for each operation and head dimension the tile,
 # stages and whether they overlap, and the classes of features.
 SM90_GRADIENT_CLASSES = (Feature.CAUSAL, Feature.CAUSAL | Feature.VARLEN)
-SM90_GRADIENT_SHIP_TILES = (
+SM90_GRADIENT_TILES = (
     # op, d_head, (B_r, B_c, n_stages, overlap)
     (Op.BACKWARD_DQ, 64, (128, 96, 4, 1)),
     (Op.BACKWARD_DQ, 128, (128, 80, 3, 1)),
@@ -374,6 +374,28 @@ def tune_sm80_mla() -> list[Config]:
     return [config for config in candidates if legal(config)]
 
 
+def tune_sm90_gradients() -> list[Config]:
+    """Returns the rows of gradients of SM90, which are not installed: docs/design/sm90-backward.md
+    says why."""
+    return [
+        Config(
+            arch=Arch.SM90,
+            op=op,
+            dtype=dtype,
+            d_head=d_head,
+            B_r=B_r,
+            B_c=B_c,
+            n_warps=12,
+            n_stages=n_stages,
+            overlap=overlap,
+            features=int(features),
+        )
+        for dtype in (Dtype.FP16, Dtype.BF16)
+        for op, d_head, (B_r, B_c, n_stages, overlap) in SM90_GRADIENT_TILES
+        for features in SM90_GRADIENT_CLASSES
+    ]
+
+
 def ship_cpu() -> list[Config]:
     """Returns the CPU kernels, which take any d_head and every feature of their family."""
     return [
@@ -498,27 +520,6 @@ def ship_sm80_gradients() -> list[Config]:
         )
         for dtype in (Dtype.FP16, Dtype.BF16)
         for op, d_head, features, (B_r, B_c, n_warps, n_stages) in SM80_GRADIENT_SHIP_TILES
-    ]
-
-
-def ship_sm90_gradients() -> list[Config]:
-    """Returns per type, operation and head dimension a row per class of features."""
-    return [
-        Config(
-            arch=Arch.SM90,
-            op=op,
-            dtype=dtype,
-            d_head=d_head,
-            B_r=B_r,
-            B_c=B_c,
-            n_warps=12,
-            n_stages=n_stages,
-            overlap=overlap,
-            features=int(features),
-        )
-        for dtype in (Dtype.FP16, Dtype.BF16)
-        for op, d_head, (B_r, B_c, n_stages, overlap) in SM90_GRADIENT_SHIP_TILES
-        for features in SM90_GRADIENT_CLASSES
     ]
 
 
@@ -694,7 +695,6 @@ def ship() -> list[Config]:
         + ship_sm80_mla()
         + ship_sm80_wide()
         + ship_sm90()
-        + ship_sm90_gradients()
         + ship_sm90_decode()
         + ship_sm90_mla()
         + ship_sm90_wide()
@@ -733,6 +733,7 @@ def all_sets() -> tuple[Config, ...]:
         *tune(),
         *tune_sm90(),
         *tune_sm80_mla(),
+        *tune_sm90_gradients(),
         *ship(),
     }
     return tuple(sorted(config for config in named if legal(config)))
@@ -745,6 +746,7 @@ SETS = {
     "tune": tune,
     "tune_sm90": tune_sm90,
     "tune_sm80_mla": tune_sm80_mla,
+    "tune_sm90_gradients": tune_sm90_gradients,
     "ship": ship,
     "pairs": pairs,
     "all": all_sets,

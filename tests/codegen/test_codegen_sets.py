@@ -39,6 +39,7 @@ from codegen.sets import (
     tune,
     tune_sm80_mla,
     tune_sm90,
+    tune_sm90_gradients,
 )
 from codegen.short_form import format_config, parse_config
 
@@ -239,6 +240,13 @@ def test_tuning_of_latent_attention_has_the_tiles_of_ship():
     assert len(rows) == 3 * 4 * 2 * 2
     assert {(c.B_r, c.n_warps) for c in rows} == {(16, 4), (32, 4), (32, 8), (64, 8)}
     assert tiles(rows) >= tiles(ship_sm80_mla())
+
+
+def test_gradients_of_sm90_are_legal_rows_that_are_not_installed():
+    rows = tune_sm90_gradients()
+    assert len(set(rows)) == 2 * 2 * 3 * 2  # types, operations, head dimensions, features
+    assert all(legal(config) for config in rows)
+    assert not set(rows) & set(ship())
 
 
 def test_ship_mixes_what_it_decodes_with_and_without_pages():

@@ -106,7 +106,7 @@ template <int DTYPE, int N> struct wgmma;
                          "setp.ne.b32 accumulate, %" P2 ", 0;\n"                                   \
                          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE           \
                          " {" SM90_LIST_##N "}, %" P0 ", %" P1 ", accumulate, 1, %" P3             \
-                         ", 0, 0;\n}\n"                                                            \
+                                            ", 0, 0;\n}\n"                                         \
                          : SM90_OPERANDS_##N                                                       \
                          : "l"(a), "l"(b), "r"((int)accumulate), "n"(SIGN));                       \
         }                                                                                          \
