@@ -37,6 +37,7 @@ template <flash_config_t C> struct step_operands {
     score_factors<C> factors;
     row_masks<C> masks;
     row_biases<C> biases;
+    [[no_unique_address]] key_holes<C> holes;
     score_unit_t unit;
 };
 
@@ -57,6 +58,7 @@ make_operands(const sm80_decode_params_t &params, const decode_block_t &block, i
     operands.q = load_queries<C>(params, block, head_kv);
     operands.masks = make_row_masks<C>(params, block);
     operands.biases = make_row_biases<C>(params, block, head_kv);
+    operands.holes = find_key_holes<C>(params, block);
     operands.factors =
         prepare_queries<C>(operands.q, params.attention, block.piece.batch_index, head_kv);
     operands.unit = unit;
@@ -87,6 +89,7 @@ process_step(warp_state<C> &state, kv_stream_t &stream, const sm80_decode_params
     const float log2_unit = softmax_unit<C>(params.attention, operands.unit).log2;
     if (!whole)
         mask_scores<C>(s, operands.masks, step_key);
+    hide_holes<C>(s, operands.holes, params, step_key);
     update_max<C>(state.softmax, state.o, s, log2_unit);
     const weight_fragments<C> p = exponentiate<C>(s, state.softmax, log2_unit);
     await_slot<C>();

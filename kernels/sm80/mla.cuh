@@ -132,7 +132,7 @@ process_walk(const sm80_decode_params_t &params, const block_facts<C> &facts, ui
             const bool is_for_p = i == warp_number() / (C.n_warps / 2);
             if (is_for_p && key < walk.end)
                 has_outgrown = exponentiate<C, false>(sum, shared, state, walk, key, parity,
-                                                      facts.units, params.attention.bias);
+                                                      facts.units, params, facts.source);
             if (!is_for_p && key > walk.begin)
                 value_step<C>(o, shared, walk, key - C.B_c, parity ^ 1, stage);
             if (converts<C> && !is_for_p && key + C.B_c < walk.end)

@@ -94,7 +94,7 @@ process_wide_walk(const sm80_decode_params_t &params, const block_facts<C> &fact
             const bool is_for_p = i == warp_number() / (C.n_warps / 2);
             if (is_for_p && key < walk.end)
                 has_outgrown = exponentiate<C, false>(sum, shared, state, walk, key, parity,
-                                                      facts.units, params.attention.bias);
+                                                      facts.units, params, facts.source);
             if (!is_for_p && key > walk.begin)
                 value_step<C>(o, shared, walk, key - C.B_c, parity ^ 1, stage + ring_bytes<C>);
             if constexpr (converts<C>)

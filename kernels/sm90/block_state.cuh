@@ -63,6 +63,14 @@ enum { ASSIGNMENT_WORDS = 16 }; /* at most; a power of two */
 
 enum { MAX_CONVERTED_ROWS = 128 }; /* of a tile of Q */
 
+enum { HOLES_WORDS = 4 /* of at most 128 keys */, HOLES_STAGES = 3 };
+
+/* These bits are set for keys of a block of K that lie in holes of a page table, where it may have
+ * any (load/pages.cuh). */
+typedef struct block_holes {
+    uint32_t words[HOLES_WORDS];
+} block_holes_t;
+
 typedef struct block_state {
     uint64_t q_full[MAX_Q_SLOTS][SM90_MAX_CONSUMERS]; /* of each of q_parts */
     uint64_t q_empty[MAX_Q_SLOTS][SM90_MAX_CONSUMERS];
@@ -75,13 +83,17 @@ typedef struct block_state {
     uint64_t o_left;
     uint64_t assigned[ASSIGNMENT_SLOTS];
     uint64_t taken[ASSIGNMENT_SLOTS];
-    alignas(16) uint32_t assignments[ASSIGNMENT_SLOTS][ASSIGNMENT_WORDS]; /* assignment_of<C> */
+    union {
+        alignas(16) uint32_t assignments[ASSIGNMENT_SLOTS][ASSIGNMENT_WORDS]; /* assignment_of<C> */
+        block_holes_t decode_holes[MAX_K_STAGES]; /* k_holes of decode blocks, which have none */
+    };
     int32_t k_blocks[2][MAX_K_STAGES];     /* with bias: see shown_blocks.cuh */
     int32_t v_sanitised[ASSIGNMENT_SLOTS]; /* 1: V of that tile had infinities or NaNs */
     uint32_t staged_o[SM90_MAX_CONSUMERS]; /* address or 0: see load/q_load_o_store.cuh */
     schedule_state_t schedule;
     int64_t lse_head_stride;                 /* with varlen: as flash_lse_head_stride() says */
     uint32_t failed[SM90_FAILURE_BITS / 32]; /* see schedule/passes.cuh */
+    block_holes_t k_holes[HOLES_STAGES];
 } block_state_t;
 static_assert(sizeof(block_state_t) <= SM90_STATE_BYTES, "behind the tiles");
 
@@ -102,6 +114,18 @@ unsigned char shared_memory[];
 
 template <flash_config_t C> static __device__ __forceinline__ block_state_t &block_state() {
     return *(block_state_t *)(shared_memory + sm90_shared_bytes(&C) - sm90_state_bytes(&C));
+}
+
+/* Returns the words of the block of K in a stage. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint32_t *holes_of_stage(int stage) {
+    static_assert(!hides_holes<C> || C.B_c <= 32 * HOLES_WORDS, "words of a block");
+    if constexpr (C.arch == FLASH_ARCH_SM90_DECODE)
+        return block_state<C>().decode_holes[stage].words;
+    static_assert(!hides_holes<C> || C.arch == FLASH_ARCH_SM90_DECODE ||
+                      k_stages<C> <= HOLES_STAGES,
+                  "blocks of a ring");
+    return block_state<C>().k_holes[stage].words;
 }
 
 template <flash_config_t C>

@@ -73,6 +73,8 @@ template <flash_config_t C> constexpr bool has_bias = (C.features & FLASH_FEATUR
 template <flash_config_t C> constexpr bool packs_heads = sm90_packs_heads(&C) != 0;
 /* K and V lie in pages, in every problem that the kernel serves. */
 template <flash_config_t C> constexpr bool has_pages = sm90_has_pages(&C) != 0;
+/* Holes of a page table hide keys. */
+template <flash_config_t C> constexpr bool hides_holes = sm90_hides_holes(&C) != 0;
 
 /* Blocks of V that a mask cuts are sanitised before they are multiplied (load/sanitise_v.cuh), but
  * for the pass with a fixed reference, which FIXED stands for. */

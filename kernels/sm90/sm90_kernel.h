@@ -267,6 +267,13 @@ SM90_CONSTANT int32_t sm90_has_pages(const flash_config_t *c) {
     return (c->features & FLASH_FEATURE_PAGED) != 0;
 }
 
+/* Says whether a kernel hides keys in holes of a page table: where it adds a bias, and in the
+ * families that share rows, where it converts K, which rows with bias do not. */
+SM90_CONSTANT int32_t sm90_hides_holes(const flash_config_t *c) {
+    const int32_t has_bias = (c->features & FLASH_FEATURE_BIAS) != 0;
+    return sm90_has_pages(c) && (has_bias || (sm90_shares_rows(c) && flash_converts(c)));
+}
+
 /* ---- Query heads that share tiles ---- */
 
 enum { SM90_MOST_PACK_SHIFT = 2 /* so that a warp's sixteen rows are of one head */ };

@@ -131,17 +131,6 @@ static flash_status_t check_multiprocessors(const flash_forward_args_t *a) {
     return FLASH_SUCCESS;
 }
 
-/* No kernel of a CUDA family looks for holes yet: it would read keys of zeros, which have weight.
- */
-static flash_status_t check_holes(const flash_forward_args_t *a) {
-    FLASH_REQUIRE(!(a->flags & FLASH_FLAG_PAGE_HOLES) || a->device == FLASH_DEVICE_CPU,
-                  FLASH_ERROR_UNSUPPORTED,
-                  "flags has FLASH_FLAG_PAGE_HOLES, and device is 0x%x: only kernels of the CPU "
-                  "leave out the holes of a page table",
-                  (unsigned)a->device);
-    return FLASH_SUCCESS;
-}
-
 /* FP16 and BF16 hold every number of e4m3, so that a caller's copy of Q loses nothing. */
 static flash_status_t check_query_of_8_bits(const flash_forward_args_t *a) {
     FLASH_REQUIRE(
@@ -165,7 +154,6 @@ static flash_status_t check_shape(const flash_forward_args_t *a) {
     FLASH_TRY(check_multiprocessors(a));
     FLASH_TRY(check_mask(a));
     FLASH_TRY(check_diagonal_offset(a));
-    FLASH_TRY(check_holes(a));
     FLASH_TRY(check_query_of_8_bits(a));
     FLASH_TRY(check_not_negative("softmax_scale", a->softmax_scale));
     return check_not_negative("softcap", a->softcap);

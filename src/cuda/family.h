@@ -22,6 +22,8 @@ typedef struct cuda_family {
     /* Makes the plan of a decode call. NULL: the family's kernels are not for decode. */
     struct decode_plan (*plan)(const flash_config_t *config, const problem_t *problem,
                                const device_t *device);
+    /* Says whether a kernel hides keys in holes of a page table. NULL: those with bias do. */
+    bool (*hides_holes)(const flash_config_t *config);
 } cuda_family_t;
 
 /* Returns why the device cannot be given the launch; NULL if it can. */

@@ -175,7 +175,10 @@ def device_pages(
     """Returns q, k and v with pages, in the problem's layouts, and keywords for the pages."""
     on_host = replace(q, p=replace(q.p, layouts=CONTIGUOUS))
     tensors, where = make_pages(on_host, inputs or _shared_inputs(q.dense))
-    arrays = {name: torch.from_numpy(np.array(x)).cuda() for name, x in where.items()}
+    arrays = {
+        name: torch.from_numpy(np.array(x)).cuda() if isinstance(x, np.ndarray) else x
+        for name, x in where.items()
+    }
     return [upload(x, layout) for x, layout in zip(tensors, q.p.layouts)], arrays
 
 

@@ -1,11 +1,13 @@
 /*
- * Decode kernels with bias add ALiBi and masks to the scores of a step.
+ * Decode kernels with bias add ALiBi and masks to the scores of a step, and hide keys in holes of a
+ * page table.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_BIAS_CUH
 #define FLASH_KERNELS_SM80_DECODE_BIAS_CUH
 
 #include "common/bias.cuh"
 #include "common/decode/rows.cuh"
+#include "common/page_holes.cuh"
 #include "sm80/decode/products.cuh"
 
 /* The bias's row of each of the lane's rows; kernels without bias have none. */
@@ -59,6 +61,44 @@ static __device__ __forceinline__ void add_biases(score_tile<C> &s, const flash_
             add_biases_of<C, false>(s, bias, rows, step_key, log2_unit);
         else
             add_biases_of<C, true>(s, bias, rows, step_key, log2_unit);
+    }
+}
+
+/* ---- Holes ---- */
+
+/* These are the holes of the sequence; kernels that do not hide them have none. */
+template <flash_config_t C, bool HIDES = hides_holes<C>> struct key_holes {};
+template <flash_config_t C> struct key_holes<C, true> { hole_ids_t ids; };
+
+template <flash_config_t C>
+static __device__ __forceinline__ key_holes<C> find_key_holes(const sm80_decode_params_t &params,
+                                                              const decode_block_t &block) {
+    if constexpr (hides_holes<C>)
+        return {find_hole_ids(params.attention, block.sequence, block.piece.batch_index)};
+    else
+        return {};
+}
+
+/* Hides the keys from step_key on that lie in holes, if the call has any. */
+template <flash_config_t C>
+static __device__ __forceinline__ void hide_holes(score_tile<C> &s, const key_holes<C> &holes,
+                                                  const sm80_decode_params_t &params,
+                                                  int32_t step_key) {
+    if constexpr (hides_holes<C>) {
+        static_assert(C.B_c <= 32, "a lane looks up a key");
+        if (!params.attention.bias.has_page_holes)
+            return;
+        const uint32_t hidden = find_holes(holes.ids, step_key, [&](int32_t key) {
+            return flash_divide(key, params.by_page_size);
+        }) >> threadIdx.x % DECODE_WARP_THREADS / 4;
+#pragma unroll
+        for (int n = 0; n < row_groups<C>; ++n)
+#pragma unroll
+            for (int m = 0; m < key_tiles<C>; ++m)
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    if (hidden >> (m * 16 + i / 2 * 8) & 1)
+                        s.of[n][m][i] = -INFINITY;
     }
 }
 

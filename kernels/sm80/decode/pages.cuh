@@ -14,6 +14,7 @@
 #define FLASH_KERNELS_SM80_DECODE_PAGES_CUH
 
 #include "common/decode/block.cuh"
+#include "common/page_holes.cuh"
 #include "sm80/decode/derive.cuh"
 
 typedef struct page_stream {
@@ -45,6 +46,8 @@ static __device__ __forceinline__ void fetch_ids(page_stream_t &pages,
     pages.in_page = key - page * params.attention.pages.page_size;
     pages.k_id = __ldg(pages.k_ids + page);
     pages.v_id = __ldg(pages.v_ids + page);
+    if (hides_holes<C> && params.attention.bias.has_page_holes && pages.k_id < 0)
+        pages.v_id = -1;
 }
 
 static __device__ __forceinline__ int64_t page_row_offset(int32_t id, int32_t in_page,

@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_SM80_FORWARD_BIAS_CUH
 
 #include "common/bias.cuh"
+#include "common/page_holes.cuh"
 #include "sm80/forward/products.cuh"
 #include "sm80/forward/rows.cuh"
 #include "sm80/forward/softmax.cuh"
@@ -118,7 +119,29 @@ static __device__ __forceinline__ void add_mask(score_tile<C> &s, const flash_pa
         add_numbers_of_type<C, true>(s, params, tile, block);
 }
 
-/* Adds the bias; scores are in the exponent of 2 then. mask_changes: the mask is to be added. */
+/* Hides the keys of the block that lie in holes of the page table. */
+template <flash_config_t C>
+static __device__ __forceinline__ void hide_holes(score_tile<C> &s, const flash_params_t &params,
+                                                  const query_tile_t &tile, int32_t block) {
+    const hole_ids_t ids = find_hole_ids(params, tile.sequence, tile.batch_index);
+#pragma unroll
+    for (int first = 0; first < C.B_c; first += 32) {
+        const uint32_t hidden = find_holes(ids, block * C.B_c + first, [&](int32_t key) {
+            return flash_kv_page_of(&params.pages, key);
+        }) >> tile_column();
+#pragma unroll
+        for (int m = 0; m < m_tiles<C>; ++m)
+#pragma unroll
+            for (int n = first / 8; n < key_tiles<C> && n < first / 8 + 4; ++n)
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    if (hidden >> (n * 8 - first + i % 2) & 1)
+                        s.s[m][n][i] = -INFINITY;
+    }
+}
+
+/* Adds the bias; scores are in the exponent of 2 then. mask_changes: the mask is to be added. Keys
+ * in holes are hidden. */
 template <flash_config_t C>
 static __device__ __forceinline__ void add_bias(score_tile<C> &s, const flash_params_t &params,
                                                 const query_tile_t &tile, int32_t block,
@@ -128,6 +151,9 @@ static __device__ __forceinline__ void add_bias(score_tile<C> &s, const flash_pa
         add_alibi<C>(s, params, tile, block);
     if (mask_changes)
         add_mask<C>(s, params, tile, block);
+    if constexpr (hides_holes<C>)
+        if (params.bias.has_page_holes)
+            hide_holes<C>(s, params, tile, block);
 }
 
 #endif

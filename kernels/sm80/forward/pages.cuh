@@ -7,7 +7,7 @@
 #ifndef FLASH_KERNELS_SM80_FORWARD_PAGES_CUH
 #define FLASH_KERNELS_SM80_FORWARD_PAGES_CUH
 
-#include "common/kv.h"
+#include "common/page_holes.cuh"
 #include "sm80/forward/load.cuh"
 
 /* K or V of one head of one sequence, from a block of keys backwards. */
@@ -15,6 +15,7 @@ typedef struct page_source {
     const char *head;   /* the thread's first chunk in the head's first row of the pool, or in a
                            slot's first key */
     const int32_t *ids; /* of the sequence; NULL: a cache of slots */
+    const int32_t *hole_ids; /* say where V has no page, too; NULL: none do */
     const flash_pages_t *pages;
     const flash_strides_t *stride;
     int32_t slot;
@@ -41,6 +42,9 @@ static __device__ __forceinline__ page_source_t make_page_source(
     source.ids = table ? table + first_id : NULL;
     source.pages = &p.pages;
     source.stride = &stride;
+    source.hole_ids = NULL;
+    if constexpr (hides_holes<C>)
+        source.hole_ids = hole_ids_of_v(p, table, first_id);
     source.slot = (int32_t)first_id;
     source.key = first_key + copy_row<C>();
     source.len_k = tile.sequence.len_k;
@@ -60,6 +64,8 @@ static __device__ __forceinline__ int64_t page_row_offset(const page_source_t &s
     const int32_t page = flash_kv_page_of(source.pages, key);
     const int32_t id = source.ids ? __ldg(source.ids + page) : source.slot;
     if ((uint32_t)id >= (uint32_t)source.pages->n_pages)
+        return -1;
+    if (source.hole_ids != NULL && __ldg(source.hole_ids + page) < 0)
         return -1;
     const int32_t in_page = key - page * source.pages->page_size;
     return (id * source.stride->batch + in_page * source.stride->seq) * kv_element_bytes<C>;

@@ -3,6 +3,8 @@
  * once, and leaves them in place of the first part of the scores: there it finds them if P is
  * computed again, and the other warps do if maxima are raised.
  *
+ * Keys in holes of a page table are hidden then, too.
+ *
  * What rows have of the bias lies in shared memory. All words or numbers of the mask are loaded
  * together, since each would be waited for.
  */
@@ -10,6 +12,8 @@
 #define FLASH_KERNELS_SM80_MLA_BIAS_CUH
 
 #include "common/bias.cuh"
+#include "common/page_holes.cuh"
+#include "sm80/mla/key_source.cuh"
 #include "sm80/mla/queries.cuh"
 #include "sm80/mla/walk.cuh"
 
@@ -136,6 +140,26 @@ add_biases(float (&s)[own_tiles<C>][4], const flash_bias_t &bias, const mla_exch
         });
     for_each_own<C>(
         [&](int n, int i, int32_t) { s[n][i] = add_bias(s[n][i], log2_unit, biases.of[n][i]); });
+}
+
+/* Hides the keys of the warp's tiles from the first one on that lie in holes, if the call has any. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+hide_holes(float (&s)[own_tiles<C>][4], const sm80_decode_params_t &params,
+           const key_source_t &source, const key_walk_t &walk, int32_t step_key, int first) {
+    if constexpr (hides_holes<C>) {
+        static_assert(C.B_c <= 32, "a lane looks up a key");
+        if (!params.attention.bias.has_page_holes)
+            return;
+        const hole_ids_t ids = {source.ids, walk.end - 1};
+        const uint32_t hidden = find_holes(ids, step_key, [&](int32_t key) {
+            return flash_divide(key, params.by_page_size);
+        }) >> (first * 8 + lane_number() % 4 * 2);
+        for_each_own<C>([&](int n, int i, int32_t offset) {
+            if (hidden >> offset & 1)
+                s[n][i] = -INFINITY;
+        });
+    }
 }
 
 /* ---- Kept scores ---- */

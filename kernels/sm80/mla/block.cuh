@@ -56,8 +56,8 @@ end_round(output_tile<C> &o, mla_exchange<C> &shared, softmax_state_t &state, fl
           const sm80_decode_params_t &params) {
     if (__syncthreads_or(has_outgrown)) {
         raise_max<C>(state, shared, facts.walk, key, facts.units);
-        exponentiate<C, true>(sum, shared, state, facts.walk, key, parity, facts.units,
-                              params.attention.bias);
+        exponentiate<C, true>(sum, shared, state, facts.walk, key, parity, facts.units, params,
+                              facts.source);
         __syncthreads();
         rescale<C>(o, shared);
     }

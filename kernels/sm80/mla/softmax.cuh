@@ -78,11 +78,13 @@ template <flash_config_t C>
 static __device__ __forceinline__ void
 take_biased_scores(float (&s)[own_tiles<C>][4], mla_exchange<C> &shared, const key_walk_t &walk,
                    int32_t step_key, int first, const step_units<C> &units,
-                   const flash_bias_t &bias) {
+                   const sm80_decode_params_t &params, const key_source_t &source) {
+    const flash_bias_t &bias = params.attention.bias;
     take_capped_scores<C>(s, shared, first, units.of[0]);
     if (flash_has_bias(&bias))
         add_biases<C>(s, bias, shared, step_key, first, units.of[0].log2);
     hide_keys<C>(s, shared, walk, step_key, first);
+    hide_holes<C>(s, params, source, walk, step_key, first);
     keep_scores<C>(shared, s, first);
 }
 
@@ -103,14 +105,14 @@ template <flash_config_t C, bool AGAIN>
 static __device__ __forceinline__ bool
 exponentiate(float (&sum)[2], mla_exchange<C> &shared, const softmax_state_t &state,
              const key_walk_t &walk, int32_t step_key, int parity, const step_units<C> &units,
-             const flash_bias_t &bias) {
+             const sm80_decode_params_t &params, const key_source_t &source) {
     const int first = score_part<C>() * own_tiles<C>, group = score_group<C>();
     sum[0] = sum[1] = 0.0f;
     if (first >= key_tiles<C>)
         return false;
     float s[own_tiles<C>][4];
     if constexpr (has_bias<C> && !AGAIN)
-        take_biased_scores<C>(s, shared, walk, step_key, first, units, bias);
+        take_biased_scores<C>(s, shared, walk, step_key, first, units, params, source);
     else
         take_final_scores<C>(s, shared, walk, step_key, first, units);
     const score_unit_t &seen_unit = units.of[has_bias<C>];

@@ -13,6 +13,7 @@
 #include "sm90/decode/sanitise_v.cuh"
 #include "sm90/mma/products.cuh"
 #include "sm90/ptx/order.cuh"
+#include "sm90/softmax/holes.cuh"
 #include "sm90/softmax/mask.cuh"
 #include "sm90/softmax/softmax.cuh"
 
@@ -88,6 +89,27 @@ static __device__ __forceinline__ void finish_output(row_state<C> &rows) {
     step<v_stages<C>>(rows.v);
 }
 
+/* Finishes the products of scores, caps them, adds the bias and hides keys in holes. POLYNOMIAL: as
+ * of cap_scores(). */
+template <flash_config_t C, bool POLYNOMIAL>
+static __device__ __forceinline__ void complete_scores(row_state<C> &rows,
+                                                       const tile_bias<C> &bias, int32_t first_key,
+                                                       const score_unit_t &unit) {
+    if constexpr (hides_holes<C>) {
+        const flash_bias_t &of_call = bias.params.attention.bias;
+        const unhidden_columns<C> unhidden =
+            take_holes<C>(of_call, holes_of_stage<C>(rows.k.stage));
+        finish_scores<C>(rows);
+        cap_scores<C, POLYNOMIAL>(rows.s, unit);
+        add_tile_bias<C>(rows.s, bias, first_key, unit);
+        hide_holes<C>(rows.s, of_call, unhidden);
+    } else {
+        finish_scores<C>(rows);
+        cap_scores<C, POLYNOMIAL>(rows.s, unit);
+        add_tile_bias<C>(rows.s, bias, first_key, unit);
+    }
+}
+
 /* Waits for K, and computes the scores of the next block, with softcap and bias. */
 template <flash_config_t C>
 static __device__ __forceinline__ void compute_scores(row_state<C> &rows, const tile_bias<C> &bias,
@@ -95,9 +117,7 @@ static __device__ __forceinline__ void compute_scores(row_state<C> &rows, const 
     await_k<C>(rows);
     issue_block_scores<C>(rows);
     wgmma_wait<0>();
-    finish_scores<C>(rows);
-    cap_scores<C, false>(rows.s, unit);
-    add_tile_bias<C>(rows.s, bias, first_key, unit);
+    complete_scores<C, false>(rows, bias, first_key, unit);
 }
 
 /* Turns the scores of the block from first_key on into P, when no product is under way. */
@@ -132,9 +152,7 @@ static __device__ __forceinline__ void next_whole_block(row_state<C> &rows,
     issue_block_output<C>(rows);
     pass_turn<C>(rows);
     wgmma_wait<1>();
-    finish_scores<C>(rows);
-    cap_scores<C, true>(rows.s, unit);
-    add_tile_bias<C>(rows.s, bias, first_key, unit);
+    complete_scores<C, true>(rows, bias, first_key, unit);
     const rescale_t past = raise_tile_max<C>(rows.softmax, rows.s, bias, first_key, unit);
     exponentiate<C>(rows.s, rows.softmax, softmax_unit<C>(bias, unit));
     complete_first(rows.softmax.sum[0], rows.softmax.sum[1], q_tile<C>(0));

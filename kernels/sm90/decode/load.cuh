@@ -63,7 +63,8 @@ load_paged_blocks(const paged_tensor_t &tensor, const key_walk_t &walk, const ke
         const int stage = ring.stage;
         load_block<C, T>(tensor, nth_key<C>(walk, n), nth_key_if_any<C>(walk, n + 1), loader,
                          {to.tiles + stage * kv_bytes<C, T>, shared_address(&to.full[stage]),
-                          shared_address(&to.empty[stage]), ring.parity});
+                          shared_address(&to.empty[stage]), ring.parity,
+                          holes_of_stage<C>(stage)});
         step<kv_stages<C, T>>(ring);
     }
     finish_blocks<C>(loader);

@@ -17,6 +17,7 @@
 
 #include "sm90/decode/consumer.cuh"
 #include "sm90/halves/state.cuh"
+#include "sm90/softmax/holes.cuh"
 
 /* Returns the first of the thread's two rows; both consumers map a thread to the same two rows. */
 static __device__ __forceinline__ int32_t group_row() {
@@ -212,15 +213,19 @@ static __device__ __forceinline__ void sanitise_half(half_state<C> &half, int nu
 /* Computes P of the next block, whose first key is given. */
 template <flash_config_t C, bool CUT>
 static __device__ __forceinline__ void
-compute_probabilities(scorer_state<C> &scorer, half_state<C> &half, const row_keys_t &keys,
-                      int32_t first_key, const score_units<C> &unit, const tile_bias<C> &bias) {
+compute_probabilities(scorer_state<C> &scorer, half_state<C> &half, const flash_bias_t &of_call,
+                      const row_keys_t &keys, int32_t first_key, const score_units<C> &unit,
+                      const tile_bias<C> &bias) {
     issue_half_scores<C>(scorer.s, half.k);
     wgmma_wait<0>();
     pin_accumulators(scorer.s.s);
+    const unhidden_columns<C> unhidden =
+        take_holes<C>(of_call, halves_state<C>().k_holes[half.k.stage]);
     finish_scores<C>(half);
     apply_factors<C>(scorer);
     cap_scores<C, !CUT>(scorer.s, unit);
     add_tile_bias<C>(scorer.s, bias, first_key, unit);
+    hide_holes<C>(scorer.s, of_call, unhidden);
     if constexpr (CUT)
         hide_keys<C>(scorer.s, keys, first_key);
     half.past = raise_tile_max<C>(scorer.softmax, scorer.s, bias, first_key, unit);
@@ -245,7 +250,8 @@ score_walk(scorer_state<C> &scorer, half_state<C> &half, const decode_params_t &
     const row_keys_t all = {};
 #pragma unroll 1
     for (int32_t n = 0; n < whole_blocks(walk); ++n) {
-        compute_probabilities<C, false>(scorer, half, all, nth_key<C>(walk, n), unit, bias);
+        compute_probabilities<C, false>(scorer, half, params.attention.bias, all,
+                                        nth_key<C>(walk, n), unit, bias);
         hand_on<C>(half);
         rescale_half<C>(half);
         if constexpr (!v_in_k<C>)
@@ -256,7 +262,8 @@ score_walk(scorer_state<C> &scorer, half_state<C> &half, const decode_params_t &
 #pragma unroll 1
     for (int32_t n = whole_blocks(walk); n < walk.blocks; ++n) {
         const int32_t first_key = nth_key<C>(walk, n);
-        compute_probabilities<C, true>(scorer, half, keys, first_key, unit, bias);
+        compute_probabilities<C, true>(scorer, half, params.attention.bias, keys, first_key, unit,
+                                       bias);
         hand_on<C>(half);
         rescale_half<C>(half);
         if constexpr (!v_in_k<C>)

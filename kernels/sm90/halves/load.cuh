@@ -83,6 +83,8 @@ load_paged_block(const paged_tensor_t &tensor, const key_maps_t &maps, int32_t b
     const tma_box_t box = page_box<C>(tensor, loader.id, begin + row);
     fetch_ids<C>(tensor, next_begin, loader);
     await_stage<C, T>(ring);
+    if constexpr (T == TENSOR_K)
+        tell_holes<C>(tensor, begin, halves_state<C>().k_holes[ring.stage]);
     if (lane_index() == 0)
         announce_block<C, T>(ring);
     __syncwarp();
@@ -112,6 +114,8 @@ load_paged_block(const paged_tensor_t &tensor, const key_maps_t &, int32_t begin
     const row_tokens<C> rows = find_block_rows<C>(tensor, begin);
     fetch_ids<C>(tensor, next_begin, loader);
     await_stage<C, T>(ring);
+    if constexpr (T == TENSOR_K)
+        tell_holes<C>(tensor, begin, halves_state<C>().k_holes[ring.stage]);
     if constexpr (is_latent<C>)
         copy_scales<C>(tensor, rows, stage_tile<C, T>(ring.stage));
     copy_block_rows<C, T>(tensor, rows, stage_tile<C, T>(ring.stage));

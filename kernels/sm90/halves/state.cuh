@@ -29,6 +29,7 @@ typedef struct halves_state {
     halves_ring_t of[2]; /* by kv_tensor; that of V is unused where V lies in K */
     uint64_t p_ready;    /* consumer 0 has left P of a block in the exchange */
     uint64_t p_taken;    /* consumer 1 has it */
+    uint32_t k_holes[HALVES_MOST_STAGES][DECODE_UNIT_KEYS / 32]; /* as block_holes_t */
 } halves_state_t;
 static_assert(sizeof(halves_state_t) <= HALVES_STATE_BYTES, "behind the exchange");
 

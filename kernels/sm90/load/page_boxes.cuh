@@ -52,6 +52,8 @@ static __device__ __forceinline__ void load_block(const paged_tensor_t &tensor, 
     tma_box_t box = page_box<C>(tensor, loader.id, begin + row);
     fetch_ids<C>(tensor, next_begin, loader);
     mbarrier_wait(to.empty, to.parity ^ 1);
+    if constexpr (T == TENSOR_K)
+        tell_holes<C>(tensor, begin, to.holes);
     if (lane_index() == 0)
         mbarrier_arrive_expect(to.full, landing_bytes<C, T>);
     __syncwarp();

@@ -17,7 +17,8 @@ template <flash_config_t C>
 static __device__ __forceinline__ stage_to_fill_t k_stage_to_fill(const ring_t &ring) {
     const int stage = ring.stage;
     return {k_tile<C>(stage), shared_address(&k_arrival<C>(stage)),
-            shared_address(&block_state<C>().k_empty[stage]), ring.parity};
+            shared_address(&block_state<C>().k_empty[stage]), ring.parity,
+            holes_of_stage<C>(stage)};
 }
 
 template <flash_config_t C, typename LOADER>
@@ -65,7 +66,7 @@ static __device__ __forceinline__ stage_to_fill_t v_stage_to_fill(const ring_t &
                                                                   bool sanitised) {
     const int stage = ring.stage;
     return {v_tile<C>(stage), shared_address(&v_arrival<C>(stage, sanitised)),
-            shared_address(&block_state<C>().v_empty[stage]), ring.parity};
+            shared_address(&block_state<C>().v_empty[stage]), ring.parity, NULL};
 }
 
 /* slot: that of the tile's assignment. SANITISES: if a mask cuts the block. */

@@ -6,7 +6,7 @@
 #ifndef FLASH_KERNELS_SM90_LOAD_PAGES_CUH
 #define FLASH_KERNELS_SM90_LOAD_PAGES_CUH
 
-#include "common/kv.h"
+#include "common/page_holes.cuh"
 #include "sm90/block_state.cuh"
 
 /* This is K or V of all sequences, in pages. */
@@ -51,6 +51,7 @@ typedef struct paged_tensor {
     const flash_params_t *problem;
     const sm90_paging_t *paging;
     const int32_t *ids; /* of the sequence; NULL: a cache of slots */
+    const int32_t *hole_ids; /* say where V has no page, too; NULL: none do */
     int32_t slot;
     int32_t k_begin; /* first key of a slot; 0 with ids */
     int32_t len_k;
@@ -71,6 +72,9 @@ static __device__ __forceinline__ paged_tensor_t find_pages(const flash_params_t
     tensor.problem = &p;
     tensor.paging = &paging;
     tensor.ids = pool.table ? pool.table + first_id : NULL;
+    tensor.hole_ids = NULL;
+    if constexpr (hides_holes<C>)
+        tensor.hole_ids = hole_ids_of_v(p, pool.table, first_id);
     tensor.slot = (int32_t)first_id;
     tensor.k_begin = k_begin;
     tensor.len_k = len_k;
@@ -82,7 +86,10 @@ static __device__ __forceinline__ paged_tensor_t find_pages(const flash_params_t
 static __device__ __forceinline__ int32_t fetch_page_id(const paged_tensor_t &tensor, int32_t key) {
     if (tensor.ids == NULL)
         return tensor.slot;
-    return __ldg(tensor.ids + flash_divide(key, tensor.paging->by_page_size));
+    const int32_t page = flash_divide(key, tensor.paging->by_page_size);
+    if (tensor.hole_ids != NULL && __ldg(tensor.hole_ids + page) < 0)
+        return -1;
+    return __ldg(tensor.ids + page);
 }
 
 /* Brings that id into the first-level cache; the sequence has ids. */
@@ -101,12 +108,46 @@ static __device__ __forceinline__ int32_t columns_in_memory(const flash_params_t
     return T == TENSOR_K ? p.d_head : p.d_head_v;
 }
 
+/* ---- Holes. The warp that loads K tells consumers which keys of a block lie in them. ---- */
+
+/* Finds the holes of the block of K that begins with a key, one bit for each key; all lanes have
+ * them. Keys that do not exist have the bit of the last one. */
+template <flash_config_t C>
+static __device__ __forceinline__ block_holes_t find_block_holes(const paged_tensor_t &tensor,
+                                                                 int32_t begin) {
+    const hole_ids_t ids = {tensor.ids, tensor.len_k - 1};
+    block_holes_t holes = {};
+#pragma unroll
+    for (int i = 0; i < (C.B_c + 31) / 32; ++i)
+        holes.words[i] = find_holes(ids, begin + 32 * i, [&](int32_t key) {
+            return flash_divide(key, tensor.paging->by_page_size);
+        });
+    return holes;
+}
+
+/* Tells the holes of a block, in the thread that hands it on, or before the warp is synchronised.
+ * words: those of its stage, which is free. */
+template <flash_config_t C>
+static __device__ __forceinline__ void tell_holes(const paged_tensor_t &tensor, int32_t begin,
+                                                  uint32_t *words) {
+    if constexpr (hides_holes<C>) {
+        if (!tensor.problem->bias.has_page_holes)
+            return;
+        const block_holes_t holes = find_block_holes<C>(tensor, begin);
+        if (lane_index() == 0)
+#pragma unroll
+            for (int i = 0; i < (C.B_c + 31) / 32; ++i)
+                ((volatile uint32_t *)words)[i] = holes.words[i];
+    }
+}
+
 /* This is a stage of a ring, about to be filled. */
 typedef struct stage_to_fill {
     uint32_t shared;
     uint32_t full;
     uint32_t empty;
     uint32_t parity; /* of full */
+    uint32_t *holes; /* words of a block of K; V has none */
 } stage_to_fill_t;
 
 #endif

@@ -179,7 +179,8 @@ template <flash_config_t C>
 static __device__ __forceinline__ row_tokens<C> find_block_rows(const paged_tensor_t &tensor,
                                                                 int32_t begin) {
     constexpr int32_t looked_up = lane_rows<C> * warp_threads;
-    const bool is_one_token = tensor.problem->pages.page_size == 1 && tensor.ids != NULL;
+    const bool is_one_token = tensor.problem->pages.page_size == 1 && tensor.ids != NULL &&
+                              tensor.hole_ids == NULL;
     return is_one_token && begin + looked_up <= tensor.len_k ? load_ids<C>(tensor, begin)
                                                              : find_rows<C>(tensor, begin);
 }
@@ -210,6 +211,8 @@ static __device__ __forceinline__ void load_block(const paged_tensor_t &tensor, 
     const row_tokens<C> rows = find_block_rows<C>(tensor, begin);
     fetch_ids<C>(tensor, next_begin, loader);
     mbarrier_wait(to.empty, to.parity ^ 1);
+    if constexpr (T == TENSOR_K)
+        tell_holes<C>(tensor, begin, to.holes);
     copy_block_rows<C, T>(tensor, rows, to.shared);
     hand_on_rows(to.full);
 }

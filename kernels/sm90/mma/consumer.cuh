@@ -18,6 +18,7 @@
 #include "sm90/mma/tile_bias.cuh"
 #include "sm90/mma/walk.cuh"
 #include "sm90/ptx/order.cuh"
+#include "sm90/softmax/holes.cuh"
 #include "sm90/softmax/mask.cuh"
 #include "sm90/softmax/softmax.cuh"
 
@@ -136,10 +137,13 @@ first_block(const flash_params_t &params, const tile_of<C> &tile, const score_un
             float slope, consumer_state<C> &consumer) {
     block_state_t &state = block_state<C>();
     const block_visit<C> visited = announced_visit<C>(consumer.k, tile.block_end - 1);
+    const unhidden_columns<C> unhidden =
+        take_holes<C>(params.bias, holes_of_stage<C>(consumer.k.stage));
     finish_scores<C>(consumer, block_index(visited) == tile.block_begin);
     skip_last<C, v_stages<C>>(consumer.walk, state.v_full, state.v_empty, consumer.v);
     cap_scores<C, FIXED>(consumer.s, unit);
     add_tile_bias<C>(consumer.s, params, tile, slope, unit, visited);
+    hide_holes<C>(consumer.s, params.bias, unhidden);
     if (is_cut(tile, block_index(visited)))
         mask_scores<C>(consumer.s, params, tile, block_index(visited));
     if constexpr (has_bias<C>) {
@@ -180,10 +184,13 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
         pass_turn<C>(consumer);
     }
     wgmma_wait<C.overlap ? 1 : 0>();
+    const unhidden_columns<C> unhidden =
+        take_holes<C>(params.bias, holes_of_stage<C>(consumer.k.stage));
     finish_scores<C>(consumer, block_index(visited) == tile.block_begin);
     if constexpr (raises_max) {
         cap_scores<C, FIXED>(s, unit);
         add_tile_bias<C>(s, params, tile, slope, unit, visited);
+        hide_holes<C>(s, params.bias, unhidden);
         if constexpr (CUT)
             if (!looks_for_cuts<C, FIXED> || is_cut(tile, block_index(visited)))
                 mask_scores<C>(s, params, tile, block_index(visited));

@@ -33,7 +33,14 @@ static decode_plan_t plan(const flash_config_t *config, const problem_t *problem
     return plan_rounds(config, problem, device, &times);
 }
 
-static const cuda_family_t cuda = {.block = block, .tiles = plan_decode_tiles, .plan = plan};
+static bool hides_holes(const flash_config_t *config) {
+    return sm90_hides_holes(config) != 0;
+}
+
+static const cuda_family_t cuda = {.block = block,
+                                   .tiles = plan_decode_tiles,
+                                   .plan = plan,
+                                   .hides_holes = hides_holes};
 
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {

@@ -22,8 +22,14 @@ static cuda_block_t block(const flash_config_t *config) {
     return (cuda_block_t){sm90_block_threads(config), halves_shared_bytes(config), 0};
 }
 
-static const cuda_family_t cuda = {
-    .block = block, .tiles = plan_decode_tiles, .plan = plan_wide_heads};
+static bool hides_holes(const flash_config_t *config) {
+    return sm90_hides_holes(config) != 0;
+}
+
+static const cuda_family_t cuda = {.block = block,
+                                   .tiles = plan_decode_tiles,
+                                   .plan = plan_wide_heads,
+                                   .hides_holes = hides_holes};
 
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
