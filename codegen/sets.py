@@ -458,7 +458,7 @@ def _sm80(
 def ship_sm80() -> list[Config]:
     """Returns per head dimension a row per class of features, one for pages and one for every
     alignment; for e4m3 a row with all features but pages, and one with all. ALiBi and masks have
-    rows of their own."""
+    rows of their own, of which some read pages at every alignment."""
     types = (Dtype.FP16, Dtype.BF16)
     aligned = [
         _sm80(dtype, d_head, features, tile, fragments, async_copy=1)
@@ -490,7 +490,12 @@ def ship_sm80() -> list[Config]:
         replace(config, features=config.features | Feature.BIAS)
         for config in unaligned + converting
     ]
-    return aligned + paged + unaligned + converting + biased + general
+    unaligned_paged = [
+        replace(config, features=PAGED_FEATURES | Feature.BIAS)
+        for config in unaligned
+        if config.d_head in dict(SM80_SHIP_BIAS_TILES)
+    ]
+    return aligned + paged + unaligned + converting + biased + general + unaligned_paged
 
 
 def _with_bias_of_most_rows(plain: list[Config]) -> list[Config]:

@@ -601,7 +601,7 @@ enum flash_flag {
      * forgotten. */
     FLASH_FLAG_BROADCAST = 8,
     /* paging.page_table may have holes, ids below 0, anywhere in a row: their pages have no keys to
-     * read (see flash_paging_t). CPU families. */
+     * read (see flash_paging_t). On CUDA devices not with every type of K: the library says. */
     FLASH_FLAG_PAGE_HOLES = 16
 };
 

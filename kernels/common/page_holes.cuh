@@ -34,9 +34,8 @@ static __device__ __forceinline__ uint32_t find_holes(const hole_ids_t &ids, int
 
 /* Returns the ids that say where V has holes beside its own; NULL: V's ids say it themselves, or
  * the call has no holes. */
-static __device__ __forceinline__ const int32_t *hole_ids_of_v(const flash_params_t &p,
-                                                               const int32_t *table,
-                                                               int64_t first_id) {
+static __device__ __forceinline__ const int32_t *
+hole_ids_of_v(const flash_params_t &p, const int32_t *table, int64_t first_id) {
     return p.bias.has_page_holes && table != p.pages.table ? p.pages.table + first_id : NULL;
 }
 

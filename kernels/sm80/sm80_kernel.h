@@ -124,8 +124,6 @@ SM80_CONSTANT int32_t sm80_most_fragments(const flash_config_t *c, int32_t contr
       "features has paged: it needs varlen, which is not there")                                   \
     X(((c)->features & FLASH_FEATURE_BIAS) == 0 || (c)->optimized_softmax,                         \
       "features has bias: it needs optimized_softmax, which is 0")                                 \
-    X(!flash_converts(c) || !(c)->async_copy, "async_copy is 1: with this dtype it is 0")          \
-    X(!sm80_has_pages(c) || flash_converts(c) || (c)->async_copy,                                  \
-      "features has paged: with this dtype it needs async_copy, which is 0")
+    X(!flash_converts(c) || !(c)->async_copy, "async_copy is 1: with this dtype it is 0")
 
 #endif

@@ -85,7 +85,7 @@ typedef struct block_state {
     uint64_t taken[ASSIGNMENT_SLOTS];
     union {
         alignas(16) uint32_t assignments[ASSIGNMENT_SLOTS][ASSIGNMENT_WORDS]; /* assignment_of<C> */
-        block_holes_t decode_holes[MAX_K_STAGES]; /* k_holes of decode blocks, which have none */
+        block_holes_t decode_holes[MAX_K_STAGES]; /* see holes_of_stage() */
     };
     int32_t k_blocks[2][MAX_K_STAGES];     /* with bias: see shown_blocks.cuh */
     int32_t v_sanitised[ASSIGNMENT_SLOTS]; /* 1: V of that tile had infinities or NaNs */
@@ -93,9 +93,11 @@ typedef struct block_state {
     schedule_state_t schedule;
     int64_t lse_head_stride;                 /* with varlen: as flash_lse_head_stride() says */
     uint32_t failed[SM90_FAILURE_BITS / 32]; /* see schedule/passes.cuh */
-    block_holes_t k_holes[HOLES_STAGES];
 } block_state_t;
-static_assert(sizeof(block_state_t) <= SM90_STATE_BYTES, "behind the tiles");
+/* Behind it lie the holes of blocks in the stages of K, of decode blocks in place of assignments.
+ */
+static_assert(sizeof(block_state_t) + sizeof(block_holes_t[HOLES_STAGES]) <= SM90_STATE_BYTES,
+              "behind the tiles");
 
 /* This is the state of a block that converts K and V (load/convert_kv.cuh) and Q
  * (load/convert_q.cuh). */
@@ -106,7 +108,8 @@ typedef struct conversion_state : block_state_t {
     float k_scale[2][SM90_MAX_CONSUMERS]; /* of a tile, in turn (q_turn()), for each of q_parts */
     int8_t q_exponent[2][MAX_CONVERTED_ROWS]; /* of the power of two in each row of its Q */
 } conversion_state_t;
-static_assert(sizeof(conversion_state_t) <= SM90_STATE_BYTES + SM90_CONVERSION_BYTES,
+static_assert(sizeof(conversion_state_t) + sizeof(block_holes_t[HOLES_STAGES]) <=
+                  SM90_STATE_BYTES + SM90_CONVERSION_BYTES,
               "behind the tiles");
 
 extern __shared__ __align__(SM90_TILE_ALIGNMENT)
@@ -117,15 +120,15 @@ template <flash_config_t C> static __device__ __forceinline__ block_state_t &blo
 }
 
 /* Returns the words of the block of K in a stage. */
-template <flash_config_t C>
-static __device__ __forceinline__ uint32_t *holes_of_stage(int stage) {
-    static_assert(!hides_holes<C> || C.B_c <= 32 * HOLES_WORDS, "words of a block");
-    if constexpr (C.arch == FLASH_ARCH_SM90_DECODE)
+template <flash_config_t C> static __device__ __forceinline__ uint32_t *holes_of_stage(int stage) {
+    static_assert(C.B_c <= 32 * HOLES_WORDS, "words of a block");
+    if constexpr (C.arch == FLASH_ARCH_SM90_DECODE) {
         return block_state<C>().decode_holes[stage].words;
-    static_assert(!hides_holes<C> || C.arch == FLASH_ARCH_SM90_DECODE ||
-                      k_stages<C> <= HOLES_STAGES,
-                  "blocks of a ring");
-    return block_state<C>().k_holes[stage].words;
+    } else {
+        static_assert(k_stages<C> <= HOLES_STAGES, "blocks of a ring");
+        return ((block_holes_t *)(shared_memory + sm90_shared_bytes(&C)) - HOLES_STAGES + stage)
+            ->words;
+    }
 }
 
 template <flash_config_t C>

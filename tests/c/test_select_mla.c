@@ -172,6 +172,39 @@ TEST(what_hopper_cannot_do_with_latent_tokens_is_refused) {
                    "LATENT_E4M3");
 }
 
+/* Rows with bias hide keys in holes of a page table, and of SM90_MLA those that convert K. */
+TEST(holes_of_a_page_table_take_rows_that_hide_keys_in_them) {
+    const int32_t features = FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED;
+    problem_t p = problem_of_tokens(128, features);
+    const flash_kernel_t *tokens = selected(&p, &hopper);
+    p.params.bias.has_page_holes = 1;
+    assert_ptr_equal(selected(&p, &hopper), tokens);
+    problem_t cache = latent_cache(16, features), in_bf16 = latent_problem(16, features);
+    const flash_kernel_t *without = selected(&in_bf16, &hopper);
+    cache.params.bias.has_page_holes = in_bf16.params.bias.has_page_holes = 1;
+    assert_int_equal(selected(&cache, &hopper)->config.arch, FLASH_ARCH_SM90_MLA);
+    assert_int_equal(selected(&in_bf16, &hopper)->config.arch, FLASH_ARCH_SM90_MLA);
+    assert_true(selected(&in_bf16, &hopper)->config.features & FLASH_FEATURE_BIAS);
+    assert_true(selected(&in_bf16, &ampere)->config.features & FLASH_FEATURE_BIAS);
+    assert_true(selected(&cache, &ampere)->config.features & FLASH_FEATURE_BIAS);
+    assert_refused(select_check(without, &in_bf16, &hopper), FLASH_ERROR_UNSUPPORTED,
+                   "FLASH_FLAG_PAGE_HOLES");
+}
+
+TEST(holes_have_rows_of_every_family_on_every_device) {
+    static const int32_t d_heads[] = {64, 128, 256};
+    const device_t *const devices[] = {&ampere, &small_gpu, &hopper, &blackwell, &small_blackwell};
+    for (size_t device = 0; device < sizeof devices / sizeof devices[0]; device++)
+        for (size_t i = 0; i < sizeof d_heads / sizeof d_heads[0]; i++)
+            for (int32_t seqlen_q = 1; seqlen_q < 3000; seqlen_q *= 6) {
+                problem_t p = decode_problem(d_heads[i], 4, FLASH_FEATURE_PAGED);
+                p.params.seqlen_q = seqlen_q;
+                p.params.bias.has_page_holes = 1;
+                const int32_t features = selected(&p, devices[device])->config.features;
+                assert_true(features & FLASH_FEATURE_BIAS);
+            }
+}
+
 int main(void) {
     return has_cuda_kernels() ? run_all_tests(NULL, NULL) : SKIPPED_BY_CTEST;
 }

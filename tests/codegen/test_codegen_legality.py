@@ -140,10 +140,6 @@ def test_legal_for_sm80(change):
         ({Q: 2, K: 0}, f"{Q} is 2: neither 0 nor {K}, 0"),
         ({"features": 127}, "features is 0x7f: the SM80 family does not have 0x40"),
         ({"features": 17}, "features has paged: it needs varlen, which is not there"),
-        (
-            {"features": 24, "async_copy": 0, "eager_load_blocks": 0},
-            "features has paged: with this dtype it needs async_copy, which is 0",
-        ),
         ({"dtype": 4}, "async_copy is 1: with this dtype it is 0"),
         *(
             ({field: 1}, f"{field} is 1: it means nothing to the SM80 family and must be 0")

@@ -11,7 +11,7 @@ import flashattn
 import numpy as np
 import pytest
 from bias_cases import BiasCase
-from cache_families import CHUNKS, DECODE, E4M3_PREFILL, MLA, PREFILL, CacheFamily
+from cache_families import CHUNKS, DECODE, E4M3_PREFILL, MLA, PREFILL, CacheFamily, of_heads
 from expectation import Expected
 from flashattn import Arch, Feature, latent
 from gpu_problems import check_outputs, device_options, device_pages, expected_of, host_inputs, run
@@ -107,7 +107,7 @@ def _check(family: CacheFamily, q: PagedProblem, config: flashattn.Config | None
 def _served(
     family: CacheFamily, p: AttentionProblem, config: flashattn.Config
 ) -> AttentionProblem | None:
-    p = family.of_row(p, config)
+    p = of_heads(p, config) if family is PREFILL else family.of_row(p, config)
     rows = p.seqlen_q * (p.n_heads // p.n_heads_kv)
     return None if config.arch == Arch.SM80_DECODE and rows > 32 else p
 
@@ -158,9 +158,7 @@ def test_a_row_of_holes_sees_nothing(
     ids=lambda x: x.name if isinstance(x, CacheFamily) else str(x),
 )
 @pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
-def test_beside_a_bias(
-    bias: BiasCase, family: CacheFamily, config: flashattn.Config
-) -> None:
+def test_beside_a_bias(bias: BiasCase, family: CacheFamily, config: flashattn.Config) -> None:
     _, p = next(_problems(family, config))
     p = replace(p, bias=bias)
     _check(family, PagedProblem(p, 1, v_apart=family.checks.v_has_own_pages, holes=0.4), config)
@@ -179,7 +177,7 @@ def test_a_table_without_holes_has_the_bits_of_a_call_without_the_flag(
 
 def test_other_rows_refuse_holes_by_name() -> None:
     for family, config in ROWS:
-        p = family.of_row(next(iter(PROBLEMS[family.name].values())), config)
+        p = _served(family, next(iter(PROBLEMS[family.name].values())), config)
         tensors, where = device_pages(PagedProblem(p, 1, holes=0.5))
         options = {**device_options(replace(p, seqused_k=None)), **where}
         tensors = family.checks.tensors_of(*tensors)

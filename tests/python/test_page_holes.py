@@ -301,10 +301,3 @@ def test_other_ids_stay_refused() -> None:
     call = _holes_call()
     call.arrays["page_table"][0, 2] = 5
     _refuse(call, _abi.FLASH_ERROR_INVALID_ARGUMENT, "at place 2, is 5: not within 0 ... 4")
-
-
-def test_cuda_devices_refuse_holes_by_name() -> None:
-    call = _holes_call()
-    call.args.device = _abi.FLASH_DEVICE_CUDA
-    words = "flags has FLASH_FLAG_PAGE_HOLES, and device is 0x10000: only kernels of the CPU"
-    _refuse(call, _abi.FLASH_ERROR_UNSUPPORTED, words)

@@ -125,8 +125,8 @@ def flash_attn_func(
                      page_indptr[b]] up to page_indptr[b + 1]
     page_rows        [batch] int32 or int64: the row of page_table that sequence b has; without
                      page_table the entry of k and v that it has, its slot
-    page_holes       CPU only: ids of page_table below 0 are holes, anywhere in a row: the keys of
-                     their pages count as places, but no query sees them and nothing is read for
+    page_holes       ids of page_table below 0 are holes, anywhere in a row: the keys of their pages
+                     count as places, but no query sees them and nothing is read for
                      them, in v_page_table neither
     k_descale        scale of a k of float8_e4m3fn, whose elements are multiplied by it: a number,
                      or a float32 array [batch, n_heads_kv] of any strides; None: 1

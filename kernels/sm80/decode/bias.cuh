@@ -88,9 +88,10 @@ static __device__ __forceinline__ void hide_holes(score_tile<C> &s, const key_ho
         static_assert(C.B_c <= 32, "a lane looks up a key");
         if (!params.attention.bias.has_page_holes)
             return;
-        const uint32_t hidden = find_holes(holes.ids, step_key, [&](int32_t key) {
-            return flash_divide(key, params.by_page_size);
-        }) >> threadIdx.x % DECODE_WARP_THREADS / 4;
+        const uint32_t hidden =
+            find_holes(holes.ids, step_key,
+                       [&](int32_t key) { return flash_divide(key, params.by_page_size); }) >>
+            threadIdx.x % DECODE_WARP_THREADS / 4;
 #pragma unroll
         for (int n = 0; n < row_groups<C>; ++n)
 #pragma unroll

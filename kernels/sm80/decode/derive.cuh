@@ -55,7 +55,7 @@ constexpr int result_bytes = C.B_r *(result_pitch<C> * 4 + (int)sizeof(decode_we
 template <flash_config_t C> constexpr bool has_pages = (C.features & FLASH_FEATURE_PAGED) != 0;
 template <flash_config_t C> constexpr bool has_bias = (C.features & FLASH_FEATURE_BIAS) != 0;
 /* Holes of a page table hide keys. */
-template <flash_config_t C> constexpr bool hides_holes = has_pages<C> && has_bias<C>;
+template <flash_config_t C> constexpr bool hides_holes = has_pages<C> &&has_bias<C>;
 
 template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.arch == FLASH_ARCH_SM80_DECODE, "a configuration of another family");

@@ -126,9 +126,10 @@ static __device__ __forceinline__ void hide_holes(score_tile<C> &s, const flash_
     const hole_ids_t ids = find_hole_ids(params, tile.sequence, tile.batch_index);
 #pragma unroll
     for (int first = 0; first < C.B_c; first += 32) {
-        const uint32_t hidden = find_holes(ids, block * C.B_c + first, [&](int32_t key) {
-            return flash_kv_page_of(&params.pages, key);
-        }) >> tile_column();
+        const uint32_t hidden =
+            find_holes(ids, block * C.B_c + first,
+                       [&](int32_t key) { return flash_kv_page_of(&params.pages, key); }) >>
+            tile_column();
 #pragma unroll
         for (int m = 0; m < m_tiles<C>; ++m)
 #pragma unroll

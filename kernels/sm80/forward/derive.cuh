@@ -92,7 +92,7 @@ template <flash_config_t C> constexpr bool has_bias = (C.features & FLASH_FEATUR
 /* K and V of every problem that the kernel serves lie in pages. */
 template <flash_config_t C> constexpr bool has_pages = sm80_has_pages(&C) != 0;
 /* Holes of a page table hide keys. */
-template <flash_config_t C> constexpr bool hides_holes = has_pages<C> && has_bias<C>;
+template <flash_config_t C> constexpr bool hides_holes = has_pages<C> &&has_bias<C>;
 
 /* ---- legality ---- */
 

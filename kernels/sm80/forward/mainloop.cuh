@@ -50,10 +50,10 @@ template <flash_config_t C> struct operands {
 template <flash_config_t C, bool FIRST>
 static __device__ __forceinline__ void load_next(uint32_t shared, kv_source_of<C> &source,
                                                  int32_t last_rows) {
-    if constexpr (has_pages<C> && converts<C>)
-        convert_pages<C, C.B_c>(shared, source);
-    else if constexpr (has_pages<C>)
+    if constexpr (has_pages<C> && C.async_copy)
         copy_pages<C, C.B_c>(shared, source);
+    else if constexpr (has_pages<C>)
+        copy_pages_through_registers<C, C.B_c>(shared, source);
     else
         load_block<C, C.B_c, FIRST, kv_element_bytes<C>>(shared, source, FIRST ? last_rows : C.B_c);
     step_back<C.B_c>(source);

@@ -1,8 +1,8 @@
 /*
  * With K and V in pages, a thread finds the page of each key whose chunks it copies. The threads of
  * a row load the same id, which the first-level cache keeps. Keys past the sequence's end, and with
- * a page id out of range, become zeros without a read. Copies of other types than e4m3 are
- * asynchronous.
+ * a page id out of range, become zeros without a read. With async_copy whole chunks are copied
+ * asynchronously; without, through registers, from any alignment.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_PAGES_CUH
 #define FLASH_KERNELS_SM80_FORWARD_PAGES_CUH
@@ -23,7 +23,7 @@ typedef struct page_source {
     int32_t len_k;  /* of the sequence */
     int32_t column; /* the thread's first one */
     int32_t d_head; /* columns that exist */
-    bool aligned;   /* rows of e4m3 consist of whole, aligned chunks */
+    bool aligned;   /* rows consist of whole, aligned chunks */
 } page_source_t;
 
 template <flash_config_t C>
@@ -90,9 +90,11 @@ static __device__ __forceinline__ void copy_pages(uint32_t shared, const page_so
                                offset[i] >= 0 && existing_columns<C>(source, panel) > 0);
 }
 
-/* Copies a block of e4m3 as fp16; missing keys become zeros. */
+/* Copies a block through registers, e4m3 as fp16; missing keys become zeros. */
 template <flash_config_t C, int ROWS>
-static __device__ __forceinline__ void convert_pages(uint32_t shared, const page_source_t &source) {
+static __device__ __forceinline__ void copy_pages_through_registers(uint32_t shared,
+                                                                    const page_source_t &source) {
+    constexpr int bytes = kv_element_bytes<C>;
     const uint32_t target = shared + chunk_offset<C>(copy_row<C>(), threadIdx.x % panel_chunks<C>);
     const row_source_t row = {.aligned = source.aligned};
 #pragma unroll 2
@@ -101,9 +103,9 @@ static __device__ __forceinline__ void convert_pages(uint32_t shared, const page
         uint4 chunk[row_panels<C>];
 #pragma unroll
         for (int panel = 0; panel < row_panels<C>; ++panel)
-            chunk[panel] =
-                load_chunk<C, 1>(row, source.head + offset + panel * global_panel_bytes<C, 1>,
-                                 offset >= 0 ? existing_columns<C>(source, panel) : 0);
+            chunk[panel] = load_chunk<C, bytes>(
+                row, source.head + offset + panel * global_panel_bytes<C, bytes>,
+                offset >= 0 ? existing_columns<C>(source, panel) : 0);
 #pragma unroll
         for (int panel = 0; panel < row_panels<C>; ++panel)
             shared_store(target + i * row_bytes<C> + panel * panel_bytes<C>, chunk[panel]);

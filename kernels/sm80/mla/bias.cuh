@@ -142,7 +142,8 @@ add_biases(float (&s)[own_tiles<C>][4], const flash_bias_t &bias, const mla_exch
         [&](int n, int i, int32_t) { s[n][i] = add_bias(s[n][i], log2_unit, biases.of[n][i]); });
 }
 
-/* Hides the keys of the warp's tiles from the first one on that lie in holes, if the call has any. */
+/* Hides the keys of the warp's tiles from the first one on that lie in holes, if the call has any.
+ */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 hide_holes(float (&s)[own_tiles<C>][4], const sm80_decode_params_t &params,
@@ -152,9 +153,10 @@ hide_holes(float (&s)[own_tiles<C>][4], const sm80_decode_params_t &params,
         if (!params.attention.bias.has_page_holes)
             return;
         const hole_ids_t ids = {source.ids, walk.end - 1};
-        const uint32_t hidden = find_holes(ids, step_key, [&](int32_t key) {
-            return flash_divide(key, params.by_page_size);
-        }) >> (first * 8 + lane_number() % 4 * 2);
+        const uint32_t hidden =
+            find_holes(ids, step_key,
+                       [&](int32_t key) { return flash_divide(key, params.by_page_size); }) >>
+            (first * 8 + lane_number() % 4 * 2);
         for_each_own<C>([&](int n, int i, int32_t offset) {
             if (hidden >> offset & 1)
                 s[n][i] = -INFINITY;

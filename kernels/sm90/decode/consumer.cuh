@@ -92,13 +92,12 @@ static __device__ __forceinline__ void finish_output(row_state<C> &rows) {
 /* Finishes the products of scores, caps them, adds the bias and hides keys in holes. POLYNOMIAL: as
  * of cap_scores(). */
 template <flash_config_t C, bool POLYNOMIAL>
-static __device__ __forceinline__ void complete_scores(row_state<C> &rows,
-                                                       const tile_bias<C> &bias, int32_t first_key,
+static __device__ __forceinline__ void complete_scores(row_state<C> &rows, const tile_bias<C> &bias,
+                                                       int32_t first_key,
                                                        const score_unit_t &unit) {
     if constexpr (hides_holes<C>) {
         const flash_bias_t &of_call = bias.params.attention.bias;
-        const unhidden_columns<C> unhidden =
-            take_holes<C>(of_call, holes_of_stage<C>(rows.k.stage));
+        const unhidden_columns<C> unhidden = take_holes_of_stage<C>(of_call, rows.k.stage);
         finish_scores<C>(rows);
         cap_scores<C, POLYNOMIAL>(rows.s, unit);
         add_tile_bias<C>(rows.s, bias, first_key, unit);

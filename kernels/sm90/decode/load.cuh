@@ -61,10 +61,11 @@ load_paged_blocks(const paged_tensor_t &tensor, const key_walk_t &walk, const ke
 #pragma unroll 1
     for (int32_t n = 0; n < walk.blocks; ++n) {
         const int stage = ring.stage;
-        load_block<C, T>(tensor, nth_key<C>(walk, n), nth_key_if_any<C>(walk, n + 1), loader,
-                         {to.tiles + stage * kv_bytes<C, T>, shared_address(&to.full[stage]),
-                          shared_address(&to.empty[stage]), ring.parity,
-                          holes_of_stage<C>(stage)});
+        load_block<C, T>(
+            tensor, nth_key<C>(walk, n), nth_key_if_any<C>(walk, n + 1), loader,
+            with_holes<C, T>({to.tiles + stage * kv_bytes<C, T>, shared_address(&to.full[stage]),
+                              shared_address(&to.empty[stage]), ring.parity},
+                             stage));
         step<kv_stages<C, T>>(ring);
     }
     finish_blocks<C>(loader);

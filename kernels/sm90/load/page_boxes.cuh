@@ -44,16 +44,15 @@ static __device__ __forceinline__ tma_box_t page_box(const paged_tensor_t &tenso
 
 /* Loads the block that begins with a key, and fetches the ids of the block that begins with
  * next_begin; negative: there is none. */
-template <flash_config_t C, kv_tensor T>
+template <flash_config_t C, kv_tensor T, typename STAGE>
 static __device__ __forceinline__ void load_block(const paged_tensor_t &tensor, int32_t begin,
                                                   int32_t next_begin, box_loader_t &loader,
-                                                  const stage_to_fill_t &to) {
+                                                  const STAGE &to) {
     const int32_t row = (int32_t)lane_index() * tensor.paging->box_keys;
     tma_box_t box = page_box<C>(tensor, loader.id, begin + row);
     fetch_ids<C>(tensor, next_begin, loader);
     mbarrier_wait(to.empty, to.parity ^ 1);
-    if constexpr (T == TENSOR_K)
-        tell_holes<C>(tensor, begin, to.holes);
+    tell_holes<C>(tensor, begin, to);
     if (lane_index() == 0)
         mbarrier_arrive_expect(to.full, landing_bytes<C, T>);
     __syncwarp();

@@ -17,8 +17,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ stage_to_fill_t k_stage_to_fill(const ring_t &ring) {
     const int stage = ring.stage;
     return {k_tile<C>(stage), shared_address(&k_arrival<C>(stage)),
-            shared_address(&block_state<C>().k_empty[stage]), ring.parity,
-            holes_of_stage<C>(stage)};
+            shared_address(&block_state<C>().k_empty[stage]), ring.parity};
 }
 
 template <flash_config_t C, typename LOADER>
@@ -36,7 +35,7 @@ static __device__ __forceinline__ void load_paged_k(const sm90_params_t &params,
         if (lane_index() == 0)
             announce_visit<C>(ring, block);
         load_block<C, TENSOR_K>(k, block_index(block) * C.B_c, block_index(next) * C.B_c, loader,
-                                k_stage_to_fill<C>(ring));
+                                with_holes<C, TENSOR_K>(k_stage_to_fill<C>(ring), ring.stage));
         step<k_stages<C>>(ring);
     }
     finish_blocks<C>(loader);
@@ -66,7 +65,7 @@ static __device__ __forceinline__ stage_to_fill_t v_stage_to_fill(const ring_t &
                                                                   bool sanitised) {
     const int stage = ring.stage;
     return {v_tile<C>(stage), shared_address(&v_arrival<C>(stage, sanitised)),
-            shared_address(&block_state<C>().v_empty[stage]), ring.parity, NULL};
+            shared_address(&block_state<C>().v_empty[stage]), ring.parity};
 }
 
 /* slot: that of the tile's assignment. SANITISES: if a mask cuts the block. */

@@ -50,7 +50,7 @@ typedef struct paged_tensor {
     const char *head; /* of the pool's first token; of a slot's first key */
     const flash_params_t *problem;
     const sm90_paging_t *paging;
-    const int32_t *ids; /* of the sequence; NULL: a cache of slots */
+    const int32_t *ids;      /* of the sequence; NULL: a cache of slots */
     const int32_t *hole_ids; /* say where V has no page, too; NULL: none do */
     int32_t slot;
     int32_t k_begin; /* first key of a slot; 0 with ids */
@@ -125,8 +125,21 @@ static __device__ __forceinline__ block_holes_t find_block_holes(const paged_ten
     return holes;
 }
 
-/* Tells the holes of a block, in the thread that hands it on, or before the warp is synchronised.
- * words: those of its stage, which is free. */
+/* This is a stage of a ring, about to be filled. */
+typedef struct stage_to_fill {
+    uint32_t shared;
+    uint32_t full;
+    uint32_t empty;
+    uint32_t parity; /* of full */
+} stage_to_fill_t;
+
+/* This is one of K, of which consumers are told the holes. */
+typedef struct k_stage_to_fill : stage_to_fill_t {
+    uint32_t *holes; /* words */
+} k_stage_to_fill_t;
+
+/* Tells the holes of the block that begins with a key, before the warp hands it on. words: those of
+ * its stage, which is free. */
 template <flash_config_t C>
 static __device__ __forceinline__ void tell_holes(const paged_tensor_t &tensor, int32_t begin,
                                                   uint32_t *words) {
@@ -141,13 +154,25 @@ static __device__ __forceinline__ void tell_holes(const paged_tensor_t &tensor, 
     }
 }
 
-/* This is a stage of a ring, about to be filled. */
-typedef struct stage_to_fill {
-    uint32_t shared;
-    uint32_t full;
-    uint32_t empty;
-    uint32_t parity; /* of full */
-    uint32_t *holes; /* words of a block of K; V has none */
-} stage_to_fill_t;
+/* Does so for a stage of K; for others nothing. */
+template <flash_config_t C>
+static __device__ __forceinline__ void tell_holes(const paged_tensor_t &, int32_t,
+                                                  const stage_to_fill_t &) {
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void tell_holes(const paged_tensor_t &tensor, int32_t begin,
+                                                  const k_stage_to_fill_t &to) {
+    tell_holes<C>(tensor, begin, to.holes);
+}
+
+/* Returns a stage with the words of its holes, if it is one of K and consumers hide these. */
+template <flash_config_t C, kv_tensor T>
+static __device__ __forceinline__ auto with_holes(const stage_to_fill_t &stage, int number) {
+    if constexpr (T == TENSOR_K && hides_holes<C>)
+        return k_stage_to_fill_t{stage, holes_of_stage<C>(number)};
+    else
+        return stage;
+}
 
 #endif

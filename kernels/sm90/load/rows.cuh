@@ -179,8 +179,8 @@ template <flash_config_t C>
 static __device__ __forceinline__ row_tokens<C> find_block_rows(const paged_tensor_t &tensor,
                                                                 int32_t begin) {
     constexpr int32_t looked_up = lane_rows<C> * warp_threads;
-    const bool is_one_token = tensor.problem->pages.page_size == 1 && tensor.ids != NULL &&
-                              tensor.hole_ids == NULL;
+    const bool is_one_token =
+        tensor.problem->pages.page_size == 1 && tensor.ids != NULL && tensor.hole_ids == NULL;
     return is_one_token && begin + looked_up <= tensor.len_k ? load_ids<C>(tensor, begin)
                                                              : find_rows<C>(tensor, begin);
 }
@@ -204,15 +204,14 @@ static __device__ __forceinline__ void hand_on_rows(uint32_t barrier) {
 
 /* Loads the block that begins with a key, and fetches the ids of the block that begins with
  * next_begin; negative: there is none. */
-template <flash_config_t C, kv_tensor T>
+template <flash_config_t C, kv_tensor T, typename STAGE>
 static __device__ __forceinline__ void load_block(const paged_tensor_t &tensor, int32_t begin,
                                                   int32_t next_begin, row_loader_t &loader,
-                                                  const stage_to_fill_t &to) {
+                                                  const STAGE &to) {
     const row_tokens<C> rows = find_block_rows<C>(tensor, begin);
     fetch_ids<C>(tensor, next_begin, loader);
     mbarrier_wait(to.empty, to.parity ^ 1);
-    if constexpr (T == TENSOR_K)
-        tell_holes<C>(tensor, begin, to.holes);
+    tell_holes<C>(tensor, begin, to);
     copy_block_rows<C, T>(tensor, rows, to.shared);
     hand_on_rows(to.full);
 }

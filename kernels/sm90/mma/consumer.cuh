@@ -137,8 +137,7 @@ first_block(const flash_params_t &params, const tile_of<C> &tile, const score_un
             float slope, consumer_state<C> &consumer) {
     block_state_t &state = block_state<C>();
     const block_visit<C> visited = announced_visit<C>(consumer.k, tile.block_end - 1);
-    const unhidden_columns<C> unhidden =
-        take_holes<C>(params.bias, holes_of_stage<C>(consumer.k.stage));
+    const unhidden_columns<C> unhidden = take_holes_of_stage<C>(params.bias, consumer.k.stage);
     finish_scores<C>(consumer, block_index(visited) == tile.block_begin);
     skip_last<C, v_stages<C>>(consumer.walk, state.v_full, state.v_empty, consumer.v);
     cap_scores<C, FIXED>(consumer.s, unit);
@@ -184,8 +183,7 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
         pass_turn<C>(consumer);
     }
     wgmma_wait<C.overlap ? 1 : 0>();
-    const unhidden_columns<C> unhidden =
-        take_holes<C>(params.bias, holes_of_stage<C>(consumer.k.stage));
+    const unhidden_columns<C> unhidden = take_holes_of_stage<C>(params.bias, consumer.k.stage);
     finish_scores<C>(consumer, block_index(visited) == tile.block_begin);
     if constexpr (raises_max) {
         cap_scores<C, FIXED>(s, unit);

@@ -5,12 +5,12 @@
 #ifndef FLASH_KERNELS_SM90_SOFTMAX_HOLES_CUH
 #define FLASH_KERNELS_SM90_SOFTMAX_HOLES_CUH
 
+#include "sm90/block_state.cuh"
 #include "sm90/softmax/mask_bits.cuh"
 
 /* These bits are set for the thread's columns of a block that lie in no hole; kernels that do not
  * hide holes have none. */
-template <flash_config_t C>
-using unhidden_columns = column_bits<hides_holes<C> ? C.B_c / 4 : 1>;
+template <flash_config_t C> using unhidden_columns = column_bits<hides_holes<C> ? C.B_c / 4 : 1>;
 
 /* Takes the bits of a block. words: those of its stage, before it is released. */
 template <flash_config_t C>
@@ -23,6 +23,16 @@ static __device__ __forceinline__ unhidden_columns<C> take_holes(const flash_bia
             for (int i = 0; i < (C.B_c + 31) / 32; ++i)
                 set_columns<C>(shown, i, ~((const volatile uint32_t *)words)[i]);
     return shown;
+}
+
+/* Takes those of the block in a stage of K. */
+template <flash_config_t C>
+static __device__ __forceinline__ unhidden_columns<C> take_holes_of_stage(const flash_bias_t &bias,
+                                                                          int stage) {
+    if constexpr (hides_holes<C>)
+        return take_holes<C>(bias, holes_of_stage<C>(stage));
+    else
+        return {};
 }
 
 /* Hides the columns in holes, after what joins the scores. */
