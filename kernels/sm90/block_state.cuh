@@ -83,10 +83,7 @@ typedef struct block_state {
     uint64_t o_left;
     uint64_t assigned[ASSIGNMENT_SLOTS];
     uint64_t taken[ASSIGNMENT_SLOTS];
-    union {
-        alignas(16) uint32_t assignments[ASSIGNMENT_SLOTS][ASSIGNMENT_WORDS]; /* assignment_of<C> */
-        block_holes_t decode_holes[MAX_K_STAGES]; /* see holes_of_stage() */
-    };
+    alignas(16) uint32_t assignments[ASSIGNMENT_SLOTS][ASSIGNMENT_WORDS]; /* assignment_of<C> */
     int32_t k_blocks[2][MAX_K_STAGES];     /* with bias: see shown_blocks.cuh */
     int32_t v_sanitised[ASSIGNMENT_SLOTS]; /* 1: V of that tile had infinities or NaNs */
     uint32_t staged_o[SM90_MAX_CONSUMERS]; /* address or 0: see load/q_load_o_store.cuh */
@@ -121,9 +118,10 @@ template <flash_config_t C> static __device__ __forceinline__ block_state_t &blo
 
 /* Returns the words of the block of K in a stage. */
 template <flash_config_t C> static __device__ __forceinline__ uint32_t *holes_of_stage(int stage) {
-    static_assert(C.B_c <= 32 * HOLES_WORDS, "words of a block");
+    static_assert(C.B_c <= 32 * HOLES_WORDS && HOLES_WORDS <= ASSIGNMENT_WORDS, "of a block");
+    static_assert(k_stages<C> <= ASSIGNMENT_SLOTS, "blocks of a ring");
     if constexpr (C.arch == FLASH_ARCH_SM90_DECODE) {
-        return block_state<C>().decode_holes[stage].words;
+        return block_state<C>().assignments[stage];
     } else {
         static_assert(k_stages<C> <= HOLES_STAGES, "blocks of a ring");
         return ((block_holes_t *)(shared_memory + sm90_shared_bytes(&C)) - HOLES_STAGES + stage)

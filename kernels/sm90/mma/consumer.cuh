@@ -36,6 +36,7 @@ template <flash_config_t C> struct consumer_state {
     walk_t walk; /* over the tile that was started last */
     uint32_t o_parity;
     int number; /* of this warpgroup among the consumers */
+    [[no_unique_address]] unhidden_columns<C> unhidden;
 };
 
 template <flash_config_t C>
@@ -137,12 +138,14 @@ first_block(const flash_params_t &params, const tile_of<C> &tile, const score_un
             float slope, consumer_state<C> &consumer) {
     block_state_t &state = block_state<C>();
     const block_visit<C> visited = announced_visit<C>(consumer.k, tile.block_end - 1);
-    const unhidden_columns<C> unhidden = take_holes_of_stage<C>(params.bias, consumer.k.stage);
+    if constexpr (hides_holes<C>)
+        consumer.unhidden = take_holes_of_stage<C>(params.bias, consumer.k.stage);
     finish_scores<C>(consumer, block_index(visited) == tile.block_begin);
     skip_last<C, v_stages<C>>(consumer.walk, state.v_full, state.v_empty, consumer.v);
     cap_scores<C, FIXED>(consumer.s, unit);
     add_tile_bias<C>(consumer.s, params, tile, slope, unit, visited);
-    hide_holes<C>(consumer.s, params.bias, unhidden);
+    if constexpr (hides_holes<C>)
+        hide_holes<C>(consumer.s, params.bias, consumer.unhidden);
     if (is_cut(tile, block_index(visited)))
         mask_scores<C>(consumer.s, params, tile, block_index(visited));
     if constexpr (has_bias<C>) {
@@ -183,12 +186,14 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
         pass_turn<C>(consumer);
     }
     wgmma_wait<C.overlap ? 1 : 0>();
-    const unhidden_columns<C> unhidden = take_holes_of_stage<C>(params.bias, consumer.k.stage);
+    if constexpr (hides_holes<C>)
+        consumer.unhidden = take_holes_of_stage<C>(params.bias, consumer.k.stage);
     finish_scores<C>(consumer, block_index(visited) == tile.block_begin);
     if constexpr (raises_max) {
         cap_scores<C, FIXED>(s, unit);
         add_tile_bias<C>(s, params, tile, slope, unit, visited);
-        hide_holes<C>(s, params.bias, unhidden);
+        if constexpr (hides_holes<C>)
+            hide_holes<C>(s, params.bias, consumer.unhidden);
         if constexpr (CUT)
             if (!looks_for_cuts<C, FIXED> || is_cut(tile, block_index(visited)))
                 mask_scores<C>(s, params, tile, block_index(visited));

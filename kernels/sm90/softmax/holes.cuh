@@ -8,9 +8,14 @@
 #include "sm90/block_state.cuh"
 #include "sm90/softmax/mask_bits.cuh"
 
+#include <type_traits>
+
+struct no_columns {};
+
 /* These bits are set for the thread's columns of a block that lie in no hole; kernels that do not
  * hide holes have none. */
-template <flash_config_t C> using unhidden_columns = column_bits<hides_holes<C> ? C.B_c / 4 : 1>;
+template <flash_config_t C>
+using unhidden_columns = std::conditional_t<hides_holes<C>, column_bits<C.B_c / 4>, no_columns>;
 
 /* Takes the bits of a block. words: those of its stage, before it is released. */
 template <flash_config_t C>
