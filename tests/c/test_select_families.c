@@ -44,11 +44,10 @@ TEST(pages_of_every_size_take_the_same_kernels) {
     }
 }
 
-/* Kernels without TMA read pools that TMA cannot address. Pools must be aligned for any kernel. */
+/* Kernels without TMA read pools that TMA cannot address, and one without asynchronous copies those
+ * that are not aligned. */
 TEST(pools_that_tma_refuses_take_sm80) {
     problem_t p = prefill_in_pages(64);
-    const flash_kernel_t *kernel = NULL;
-    char reason[SELECT_REASON_SIZE] = "";
     p.params.pages.n_pages = 10;
     check_paged_choice(&p, &hopper, FLASH_ARCH_SM90);
     p.params.v_stride.batch += 8; /* no whole number of tokens */
@@ -61,10 +60,24 @@ TEST(pools_that_tma_refuses_take_sm80) {
     p = prefill_in_pages(64);
     p.params.pages.n_pages = 0;
     check_paged_choice(&p, &hopper, FLASH_ARCH_SM80);
-    p = prefill_in_pages(64);
+    assert_int_equal(selected(&p, &hopper)->config.async_copy, 1);
+}
+
+TEST(pools_that_are_not_aligned_take_sm80_without_asynchronous_copies) {
+    static const int32_t d_heads[] = {1, 59, 111, 250};
+    const device_t *const devices[] = {&ampere, &small_gpu, &hopper, &blackwell, &small_blackwell};
+    for (size_t device = 0; device < sizeof devices / sizeof devices[0]; device++)
+        for (size_t i = 0; i < sizeof d_heads / sizeof d_heads[0]; i++) {
+            problem_t few = decode_problem(d_heads[i], 4, FLASH_FEATURE_PAGED);
+            problem_t many = prefill_in_pages(d_heads[i]);
+            check_paged_choice(&many, devices[device], FLASH_ARCH_SM80);
+            assert_int_equal(selected(&many, devices[device])->config.async_copy, 0);
+            assert_int_equal(selected(&few, devices[device])->config.async_copy, 0);
+        }
+    problem_t p = prefill_in_pages(64);
     p.params.k_stride.seq += 1;
-    assert_refused(select_kernel(&p, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
-                   "no kernel in this library");
+    check_paged_choice(&p, &hopper, FLASH_ARCH_SM80);
+    assert_int_equal(selected(&p, &hopper)->config.async_copy, 0);
 }
 
 /* Makes a contiguous cache or one in pages, with Q of a 16-bit type. */
