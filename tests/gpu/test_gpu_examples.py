@@ -47,3 +47,11 @@ def test_the_chat_attends_on_the_gpu(tmp_path: Path) -> None:
     for words in ("attention runs there", "pages of 16 tokens, fp16 on cuda", "\nOK: "):
         assert words in done.stdout
     assert re.search(r"ran in libflashattn's (SM\w+|MIXED) kernels", " ".join(done.stdout.split()))
+
+
+def test_sparse_attention_with_torch() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples/sparse_torch.py"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "512 queries of 128 heads on cuda" in done.stdout
