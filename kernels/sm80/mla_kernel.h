@@ -83,6 +83,12 @@ DECODE_CONSTANT int32_t sm80_mla_blocks_per_sm(const flash_config_t *c) {
     return c->B_r < SM80_MLA_ROWS_OF_ONE_BLOCK ? 2 : 1;
 }
 
+/* Says whether a kernel hides keys in holes of a page table: rows of SM80_MLA with bias do. */
+DECODE_CONSTANT int32_t sm80_mla_hides_holes(const flash_config_t *c) {
+    const int32_t needed = FLASH_FEATURE_PAGED | FLASH_FEATURE_BIAS;
+    return c->arch == FLASH_ARCH_SM80_MLA && (c->features & needed) == needed;
+}
+
 /* The rules among fields (common/rules.h). */
 #define SM80_MLA_RULES(X, c)                                                                       \
     X((c)->n_warps *SM80_MLA_ROW_GROUP == 2 * (c)->B_r ||                                          \

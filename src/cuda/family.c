@@ -19,7 +19,9 @@ const char *cuda_launch_obstacle(const cuda_family_t *family, const flash_config
     if ((int64_t)p->batch * p->n_heads > INT32_MAX || family->tiles(config, p) > INT32_MAX)
         return "the problem has more tiles than a launch can take";
     if (p->bias.has_page_holes && !hides_holes(family, config))
-        return "the call has FLASH_FLAG_PAGE_HOLES, and of CUDA kernels only those with bias, and "
-               "those of SM90_MLA and SM90_WIDE that convert K, hide keys in holes of a page table";
+        return "the call has FLASH_FLAG_PAGE_HOLES, and of CUDA kernels only those with bias, but "
+               "of "
+               "SM80_WIDE none, and those of SM90_MLA and SM90_WIDE that convert K hide keys in "
+               "holes of a page table";
     return NULL;
 }

@@ -69,7 +69,8 @@ def hides_holes(config: flashattn.Config) -> bool:
     """Says whether the row hides keys in holes, as query_support() must say, too."""
     converts = config.dtype in (flashattn.DType.E4M3, flashattn.DType.LATENT_E4M3)
     shares_rows = config.arch in (Arch.SM90_MLA, Arch.SM90_WIDE)
-    return bool(config.features & Feature.BIAS) or (converts and shares_rows)
+    has_bias = config.features & Feature.BIAS and config.arch != Arch.SM80_WIDE
+    return bool(has_bias) or (converts and shares_rows)
 
 
 ROWS = [(family, config) for family in FAMILIES for config in family.paged]

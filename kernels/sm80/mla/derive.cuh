@@ -62,7 +62,7 @@ constexpr int own_tiles = key_tiles<C> > sharing_warps<C> ? key_tiles<C> / shari
 template <flash_config_t C> constexpr bool has_pages = (C.features & FLASH_FEATURE_PAGED) != 0;
 template <flash_config_t C> constexpr bool has_bias = (C.features & FLASH_FEATURE_BIAS) != 0;
 /* Holes of a page table hide keys. */
-template <flash_config_t C> constexpr bool hides_holes = has_pages<C> &&has_bias<C>;
+template <flash_config_t C> constexpr bool hides_holes = sm80_mla_hides_holes(&C) != 0;
 
 /* ---- Shared memory ---- */
 

@@ -19,8 +19,14 @@ static cuda_block_t block(const flash_config_t *config) {
                           DECODE_STATIC_SHARED_BYTES};
 }
 
-static const cuda_family_t cuda = {
-    .block = block, .tiles = plan_decode_tiles, .plan = plan_wide_heads};
+static bool hides_holes(const flash_config_t *config) {
+    return sm80_mla_hides_holes(config) != 0;
+}
+
+static const cuda_family_t cuda = {.block = block,
+                                   .tiles = plan_decode_tiles,
+                                   .plan = plan_wide_heads,
+                                   .hides_holes = hides_holes};
 
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
