@@ -29,9 +29,20 @@ static int32_t whole_chunks(int32_t columns) {
 }
 
 flash_params_t sm90_backward_inputs(const problem_t *problem) {
+    flash_params_t p = problem->params;
+    p.o = (void *)(uintptr_t)problem->gradients.d_o;
+    p.o_stride = problem->gradients.d_o_stride;
+    p.d_head = whole_chunks(p.d_head);
+    p.d_head_v = whole_chunks(p.d_head_v);
+    return p;
+}
+
+/* Returns the same before the call has begun: of the copies that it will make, without addresses.
+ */
+static flash_params_t planned_inputs(const problem_t *problem) {
     const backward_plan_t plan = plan_backward(problem);
     const backward_copy_t *copies = plan.copies;
-    flash_params_t p = problem->params;
+    flash_params_t p = sm90_backward_inputs(problem);
     p.q = copies[BACKWARD_Q].to.data;
     p.q_stride = copies[BACKWARD_Q].to.stride;
     p.k = copies[BACKWARD_K].to.data;
@@ -40,14 +51,12 @@ flash_params_t sm90_backward_inputs(const problem_t *problem) {
     p.v_stride = copies[BACKWARD_V].to.stride;
     p.o = (void *)(uintptr_t)copies[BACKWARD_D_O].to.data;
     p.o_stride = copies[BACKWARD_D_O].to.stride;
-    p.d_head = whole_chunks(p.d_head);
-    p.d_head_v = whole_chunks(p.d_head_v);
     return p;
 }
 
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
-    const flash_params_t p = sm90_backward_inputs(problem);
+    const flash_params_t p = planned_inputs(problem);
     const tma_tensor_t tensors[] = {tma_tensor_q(config, &p), tma_tensor_k(config, &p),
                                     tma_tensor_v(config, &p), tma_tensor_o(config, &p)};
     const char *found = cuda_launch_obstacle(&cuda, config, problem, device);
@@ -58,8 +67,9 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- The schedule ---- */
 
-/* Measured on an H100 at 16,384 tokens, with dK and dV at d_head 128: 16 heads instead of the three
- * that fit are 7 % faster at 16,384 keys, and at 4,096 12 heads 3 % faster than all 64. */
+/* Measured on an H100, 16,384 tokens, d_head 128, 4,096 keys: all 64 heads as one section are 3 to
+ * 10 % slower, in two runs. Whether more heads than fit pay at 16,384 keys is open: launches of the
+ * same section differed by 11 % there. */
 enum { SECTION_MAX_BYTES = 24 << 20, SECTION_MIN_COLUMNS = 2048 };
 
 int32_t sm90_backward_section(const flash_config_t *config, const flash_params_t *p) {

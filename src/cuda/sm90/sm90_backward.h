@@ -9,8 +9,8 @@
 extern const family_op_t sm90_backward_dq;
 extern const family_op_t sm90_backward_dkv;
 
-/* Returns what kernels read, as the parameters of a forward pass: their Q, K and V, with dO as O.
- * Rows of a copy that the call makes have no address yet, and consist of whole chunks. */
+/* Returns what kernels read, as the parameters of a forward pass: Q, K and V, with dO as O, and
+ * rows of whole chunks. The call has begun: its copies are in place. */
 flash_params_t sm90_backward_inputs(const problem_t *problem);
 
 /* Returns how many heads are handed out together: as many as have what passes by in L2 at a time,
