@@ -272,7 +272,7 @@ def test_the_handlers_refuse_ends_without_any() -> None:
     [
         ([O_TYPE], "there are 1 results"),
         ([jax.ShapeDtypeStruct((2, 5, 4, 9), np.float32), NO_BYTES], "O has length 9"),
-        ([jax.ShapeDtypeStruct(Q.shape, np.int32), NO_BYTES], "the result O has elements"),
+        ([jax.ShapeDtypeStruct(Q.shape, np.int32), NO_BYTES], "O has elements of XLA's type 4"),
         ([O_TYPE, jax.ShapeDtypeStruct((2, 5, 4), np.float32), NO_BYTES], "LSE has length 5"),
         ([O_TYPE, O_TYPE], "the workspace has elements"),
     ],

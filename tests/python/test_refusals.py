@@ -438,13 +438,13 @@ def test_a_newer_callers_unknown_field_is_refused_unless_zero() -> None:
 
 
 def test_an_older_callers_missing_fields_read_as_zero() -> None:
-    """A struct ends before softcap, and the softcap behind it is not read."""
+    """A struct ends before softmax_scale, and the softcap behind that is not read."""
     call = ForwardCall()
     assert call.run() == 0
     expected = call.o.take()
     older = ForwardCall()
     older.args.softcap = 0.01
-    older.args.struct_size = _abi.flash_forward_args_t.softcap.offset
+    older.args.struct_size = _abi.flash_forward_args_t.softmax_scale.offset
     assert older.run() == TOO_SMALL  # the workspace lies behind it too
     older.assert_untouched()
     older.args.struct_size = sizeof(older.args)
