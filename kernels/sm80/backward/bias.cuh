@@ -15,7 +15,7 @@ static __device__ __forceinline__ flash_bias_row_t find_bias_row(const flash_par
                                                                  const gradient_tile_t &tile,
                                                                  int32_t member, int32_t query) {
     const int32_t head = rows_are_keys<C> ? tile.head * p.group + member : tile.head;
-    return flash_bias_row(&p.bias, &tile.sequence, tile.batch_index, head,
+    return flash_bias_row(&p, &tile.sequence, tile.batch_index, head,
                           min(query, tile.sequence.len_q - 1));
 }
 
