@@ -68,6 +68,10 @@ static flash_status_t check_sizes(const flash_backward_args_t *a, const flash_fo
     FLASH_TRY(argument_check_size("total_k", a->total_k));
     FLASH_REQUIRE(a->d_sinks == NULL || f->sinks != NULL, FLASH_ERROR_INVALID_ARGUMENT,
                   "d_sinks is given, and sinks is NULL");
+    FLASH_REQUIRE(f->diagonal_offset == 0 || f->device == FLASH_DEVICE_CPU, FLASH_ERROR_UNSUPPORTED,
+                  "diagonal_offset is %" PRId64 ", and device is 0x%x: no kernel for CUDA devices "
+                  "computes gradients of a shifted diagonal",
+                  f->diagonal_offset, (unsigned)f->device);
     return argument_check_reserved("flash_backward_args_t", 0, a->reserved,
                                    sizeof a->reserved / sizeof a->reserved[0]);
 }

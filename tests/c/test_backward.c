@@ -337,6 +337,8 @@ CHANGE(total_q_negative, g->args.total_q = -1)
 CHANGE(total_k_too_large, g->args.total_k = (int64_t)INT32_MAX + 1)
 CHANGE(sinks_of_none, g->problem.args.sinks = NULL)
 CHANGE(heads, g->problem.args.n_heads = 3)
+CHANGE(shifted_on_cuda, g->problem.args.device = FLASH_DEVICE_CUDA;
+       g->problem.args.diagonal_offset = -2)
 
 TEST(wrong_sizes_types_and_flags) {
     refuses(no_forward, INVALID, "forward is NULL", true);
@@ -359,6 +361,9 @@ TEST(wrong_sizes_types_and_flags) {
     refuses(total_k_too_large, INVALID, "total_k is 2147483648", true);
     refuses(sinks_of_none, INVALID, "d_sinks is given, and sinks is NULL", true);
     refuses(heads, INVALID, "n_heads is 3: not a multiple", true);
+    refuses(shifted_on_cuda, UNSUPPORTED,
+            "diagonal_offset is -2, and device is 0x10000: no kernel for CUDA devices computes",
+            true);
 }
 
 /* Each case has a wrong pointer, or wrong strides. */
