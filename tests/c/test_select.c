@@ -223,21 +223,6 @@ static bool has_gradients_on_cuda(int32_t op) {
     return false;
 }
 
-TEST(cuda_devices_have_no_gradients_of_a_shifted_diagonal) {
-    static const int32_t ops[] = {FLASH_OP_BACKWARD_DQ, FLASH_OP_BACKWARD_DKV};
-    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
-        const flash_kernel_t *kernel = NULL;
-        problem_t problem = hopper_problem(128, FLASH_FEATURE_WINDOW);
-        problem.op = ops[i];
-        if (!has_gradients_on_cuda(ops[i]))
-            skip();
-        assert_success(select_kernel(&problem, &hopper, &kernel, NULL));
-        problem.params.diagonal_offset = 1;
-        assert_refused(select_kernel(&problem, &hopper, &kernel, NULL), FLASH_ERROR_UNSUPPORTED,
-                       "no kernel in this library serves");
-    }
-}
-
 TEST(a_library_without_gradients_on_cuda_devices_says_so) {
     static const int32_t ops[] = {FLASH_OP_BACKWARD_DQ, FLASH_OP_BACKWARD_DKV};
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {

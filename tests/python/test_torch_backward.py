@@ -524,7 +524,7 @@ def test_gradients_of_wide_heads_on_cuda_devices_are_refused(by_operator: bool) 
     with FakeTensorMode():
         q = torch.empty(1, 4, 2, 320, device="cuda", dtype=torch.float16, requires_grad=True)
         attend = ops.fwd if by_operator else torch_ops.flash_attn_func
-        with pytest.raises(NotImplementedError, match="q requires .* of more than 256 columns on CUDA"):
+        with pytest.raises(NotImplementedError, match="q requires .* more than 256 columns"):
             attend(q, q, q)
         with torch.no_grad():
             assert attend(q, q, q).shape == q.shape

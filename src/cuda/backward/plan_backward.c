@@ -181,11 +181,3 @@ copy_q_params_t plan_backward_copy(const backward_copy_t *copy, const void *to, 
         .is_aligned = is_aligned(&copy->from),
         .is_dense = is_dense(copy, batch)};
 }
-
-/* Kernels of gradients look for the queries that see a key, where nothing is shifted. */
-const char *backward_mask_obstacle(const flash_params_t *params) {
-    return params->diagonal_offset != 0
-               ? "diagonal_offset is not 0, and no kernel for CUDA devices "
-                 "computes gradients of a shifted diagonal"
-               : NULL;
-}

@@ -53,9 +53,6 @@ typedef struct backward_plan {
 
 backward_plan_t plan_backward(const problem_t *problem);
 
-/* Returns why no kernel of a CUDA device computes gradients of this mask; NULL if some may. */
-const char *backward_mask_obstacle(const flash_params_t *params);
-
 /* Returns the bytes of a call's workspace that are not its kernels'. */
 uint64_t plan_backward_size(const problem_t *problem);
 

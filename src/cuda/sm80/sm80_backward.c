@@ -1,7 +1,6 @@
 #include "cuda/sm80/sm80_backward.h"
 
 #include "config/rules.h"
-#include "cuda/backward/plan_backward.h"
 #include "cuda/family.h"
 #include "kernels/sm80/backward_kernel.h"
 
@@ -18,8 +17,7 @@ static const cuda_family_t cuda = {.block = block, .tiles = sm80_backward_blocks
 
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
-    const char *of_mask = backward_mask_obstacle(&problem->params);
-    return of_mask != NULL ? of_mask : cuda_launch_obstacle(&cuda, config, problem, device);
+    return cuda_launch_obstacle(&cuda, config, problem, device);
 }
 
 /* Counts the warps that share a multiprocessor, at most those that registers are assigned for. Of

@@ -59,9 +59,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
     const flash_params_t p = planned_inputs(problem);
     const tma_tensor_t tensors[] = {tma_tensor_q(config, &p), tma_tensor_k(config, &p),
                                     tma_tensor_v(config, &p), tma_tensor_o(config, &p)};
-    const char *found = backward_mask_obstacle(&problem->params);
-    if (found == NULL)
-        found = cuda_launch_obstacle(&cuda, config, problem, device);
+    const char *found = cuda_launch_obstacle(&cuda, config, problem, device);
     for (int i = 0; i < 4 && found == NULL; i++)
         found = tma_tensor_obstacle(&tensors[i]);
     return found;
