@@ -147,6 +147,9 @@ SM80_GRADIENT_SHIP_TILES = (
     (Op.BACKWARD_DKV, 256, GRADIENT_FEATURES, (32, 32, 4, 1)),
 )
 
+# fp16 takes the row of all features there: this one was not run on a GPU yet.
+NO_ROW_YET = (Dtype.FP16, Op.BACKWARD_DKV, 64, CAUSAL_VARLEN)
+
 # SM90 kernels of gradients: for each operation and head dimension the tile,
 # stages and whether they overlap, and the classes of features.
 SM90_GRADIENT_CLASSES = (Feature.CAUSAL, Feature.CAUSAL | Feature.VARLEN)
@@ -525,6 +528,7 @@ def ship_sm80_gradients() -> list[Config]:
         )
         for dtype in (Dtype.FP16, Dtype.BF16)
         for op, d_head, features, (B_r, B_c, n_warps, n_stages) in SM80_GRADIENT_SHIP_TILES
+        if (dtype, op, d_head, features) != NO_ROW_YET
     ]
 
 
