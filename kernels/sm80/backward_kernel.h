@@ -28,7 +28,8 @@ enum {
     SM80_BACKWARD_WARP_THREADS = 32,
     SM80_BACKWARD_MMA_ROWS = 16,
     SM80_BACKWARD_ELEMENT_BYTES = 2,
-    /* Of a multiprocessor of compute capability 8.0, and per block by the system. */
+    /* A multiprocessor of compute capability 8.0 has the first, and the system takes the second of
+     * each block. */
     SM80_BACKWARD_SHARED_OF_SM = 164 * 1024,
     SM80_BACKWARD_SHARED_RESERVED = 1024,
     SM80_BACKWARD_STATIC_SHARED_BYTES = 256, /* per block, at most: backward/mainloop.cuh */

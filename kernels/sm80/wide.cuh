@@ -21,7 +21,7 @@
 #include "sm80/wide/convert.cuh"
 #include "sm80/wide/load.cuh"
 
-/* What a thread knows of the keys that are on their way: of 16 bits, or to be converted. */
+/* A thread knows this of the keys that are on their way: of 16 bits, or to be converted. */
 template <flash_config_t C, bool CONVERTS = converts<C>> struct key_copies { pair_ids<C> ids; };
 template <flash_config_t C> struct key_copies<C, true> { landing_pairs_t pairs; };
 

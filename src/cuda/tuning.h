@@ -26,9 +26,10 @@ enum {
     /* Eighths of the multiprocessors from which on blocks, one each, are not cut any further
      * (H200). */
     SM80_DECODE_FULL_EIGHTHS = 7,
-    /* Keys of a share under FLASH_FLAG_BATCH_INVARIANT, where only a sequence's own length may
-     * count. A sequence has no more pieces than there are multiprocessors for each K/V head: of one
-     * sequence of 8 K/V heads, calls take the time of those without the flag (H100). */
+    /* A share has this many keys under FLASH_FLAG_BATCH_INVARIANT, where only a sequence's own
+     * length may count. A sequence has no more pieces than there are multiprocessors for each K/V
+     * head: of one sequence of 8 K/V heads, calls take the time of those without the flag (H100).
+     */
     SM80_DECODE_INVARIANT_KEYS = 256,
     /* Maximum rows of a K/V head (queries x query heads) that SM80_DECODE serves: with more,
      * reading K and V is no longer what takes time. Estimated: two tiles of mma. */
@@ -41,8 +42,8 @@ enum {
     /* Fifths of the time of one round that sequences of one length may take in two rounds, so that
      * the device cuts a batch for two. Estimated. */
     ROUNDS_SECOND_FIFTHS = 4,
-    /* The same of these families. Their tiles have more rows than those of SM80_DECODE, for which
-     * short pieces do not pay. Estimated. */
+    /* A share of these families has this many keys under FLASH_FLAG_BATCH_INVARIANT. Their tiles
+     * have more rows than those of SM80_DECODE, for which short pieces do not pay. Estimated. */
     ROUNDS_INVARIANT_KEYS = 2048,
 
     /* Blocks of the kernel that merges pieces, at most, per multiprocessor: each takes part after
@@ -61,7 +62,7 @@ enum {
     MLA_TIME_AROUND_BLOCK = 30,
     MLA_TIME_OF_MERGE = 20,
 
-    /* The same of a block of SM90_WIDE or SM80_WIDE. */
+    /* A block of SM90_WIDE or SM80_WIDE takes these times. */
     WIDE_TIME_OF_UNIT = 10,
     WIDE_TIME_AROUND_BLOCK = 20,
     WIDE_TIME_OF_MERGE = 20,

@@ -83,7 +83,7 @@ template <flash_config_t C> static __device__ __forceinline__ void await_sharing
 
 /* ---- A block ---- */
 
-/* What a thread keeps over the main loop. */
+/* A thread keeps these over the main loop. */
 template <flash_config_t C> struct operands {
     uint32_t shared;
     score_unit_t unit;

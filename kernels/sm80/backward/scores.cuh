@@ -18,7 +18,7 @@
 
 /* ---- L and D ---- */
 
-/* Those of the thread's rows, if rows are queries. */
+/* If rows are queries, a thread has L and D of its own. */
 template <flash_config_t C> struct row_sums {
     float log_sum[m_tiles<C>][2];
     float d[m_tiles<C>][2];

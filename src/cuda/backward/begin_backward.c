@@ -8,7 +8,7 @@
 #include "cuda/runtime/scope.h"
 #include "kernels/common/dtype.h"
 
-/* With more items, blocks take several in turn. */
+/* A launch has at most so many blocks; with more items, each takes several in turn. */
 enum { MOST_BLOCKS = 1 << 20 };
 
 /* A union converts the pointer of any kernel here, because C does not. */

@@ -13,7 +13,7 @@
 #include "kernels/common/copy_q.h"
 #include "kernels/common/row_sums.h"
 
-/* What may be copied. */
+/* These inputs may be copied. */
 typedef enum backward_input {
     BACKWARD_Q,
     BACKWARD_K,
