@@ -123,20 +123,6 @@ static __device__ __forceinline__ void dq_step(dq_consumer<C> &consumer, const r
     consumer.ring = next;
 }
 
-/* Gives n stages back unread. */
-template <flash_config_t C>
-static __device__ __forceinline__ void skip_keys(ring_t &ring, int32_t n) {
-    gradient_state_t &state = gradient_state<C>();
-#pragma unroll 1
-    for (; n > 0; --n) {
-        wait_full(state.full[ring.stage], ring.parity);
-        release(state.empty[ring.stage]);
-        wait_full(state.v_full[ring.stage], ring.parity);
-        release(state.v_empty[ring.stage]);
-        step<C.n_stages>(ring);
-    }
-}
-
 template <flash_config_t C>
 static __device__ __forceinline__ void start_dq(dq_consumer<C> &consumer) {
     gradient_state_t &state = gradient_state<C>();
@@ -221,7 +207,7 @@ static __device__ __forceinline__ void consume_dq(const sm90_backward_params_t &
         find_steps<C>(tile, consumer.number * SM90_WARPGROUP_ROWS, SM90_WARPGROUP_ROWS);
     load_own_numbers<C>(consumer, params, tile);
     clear(consumer.dq);
-    skip_keys<C>(consumer.ring, all.end - own.end);
+    skip_stages<C>(consumer.ring, all.end - own.end);
     if (own.end > 0)
         dq_tile<C>(consumer, own, params.problem.softmax_scale * log2_of_e);
     clear_blind_rows<C>(consumer);

@@ -77,4 +77,18 @@ template <flash_config_t C> static __device__ __forceinline__ void initialize_gr
     mbarrier_init_fence();
 }
 
+/* Gives n stages back unread. */
+template <flash_config_t C>
+static __device__ __forceinline__ void skip_stages(ring_t &ring, int32_t n) {
+    gradient_state_t &state = gradient_state<C>();
+#pragma unroll 1
+    for (; n > 0; --n) {
+        wait_full(state.full[ring.stage], ring.parity);
+        release(state.empty[ring.stage]);
+        wait_full(state.v_full[ring.stage], ring.parity);
+        release(state.v_empty[ring.stage]);
+        step<C.n_stages>(ring);
+    }
+}
+
 #endif
