@@ -9,23 +9,26 @@ for it.
     ...
     torch.nn.attention.restore_flash_attention_impl()
 
-While it is active, the library computes what torch would give to its own flash kernels: on the CPU
-with gradients, the same bits in every call, and on CUDA devices without. attn_mask is served on the
-CPU, bool or in numbers; on CUDA devices torch does not give calls with one to its flash kernels.
-torch's kernels stay in use for dropout, types, heads and scales that the library does not serve (a
-scale is positive and finite in float32), masks that require a gradient, and on CUDA devices for
-tensors that require one. The module needs torch 2.11 or newer.
+While it is active, the library computes what torch would give to its own flash kernels, with
+gradients, the same bits in every call. attn_mask is served on the CPU, bool or in numbers; on CUDA
+devices torch gives calls with one, or with heads of more than 256 elements, to other kernels than
+its flash kernels. torch's kernels stay in use for dropout, types, heads and scales that the library
+does not serve (a scale is positive and finite in float32), and masks that require a gradient. The
+module needs torch 2.11 or newer.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ._torch.forward import is_scale
+from ._torch.gradients import has_gradients
+from .config import most_d_head_on_cuda
 from .torch_ops import flash_attn_func
 
 __all__ = ["NAME", "register"]
@@ -41,8 +44,7 @@ _OPERATORS = {
     "CPU": "_scaled_dot_product_flash_attention_for_cpu",
     "CUDA": "_scaled_dot_product_flash_attention",
 }
-_BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
-_MOST_D_HEAD_ON_CUDA = 256
+_BACKWARDS = {key: f"{operator}_backward" for key, operator in _OPERATORS.items()}
 
 
 def register(name: str = NAME) -> None:
@@ -59,14 +61,19 @@ class _Overrides:
     def __init__(self) -> None:
         self._library = torch.library.Library("aten", "IMPL")
         self._own = {key: _kernel(operator, key) for key, operator in _OPERATORS.items()}
-        self._own_backward = _kernel(_BACKWARD, "CPU")
+        self._own_backward = {key: _kernel(operator, key) for key, operator in _BACKWARDS.items()}
+        attention = {"CPU": self._on_cpu, "CUDA": self._on_cuda}
+        backwards = {"CPU": self._backward_on_cpu, "CUDA": self._backward_on_cuda}
         with warnings.catch_warnings():  # torch warns that its kernels are overridden
             warnings.filterwarnings("ignore", "Warning only once for all operators")
-            for key, function in (("CPU", self._on_cpu), ("CUDA", self._on_cuda)):
+            for key in _OPERATORS:
                 if self._own[key] is not None:
-                    self._library.impl(_OPERATORS[key], function, key, allow_override=True)
-            if self._own_backward is not None:
-                self._library.impl(_BACKWARD, self._backward_on_cpu, "CPU", allow_override=True)
+                    self._put(_OPERATORS[key], attention[key], key)
+                if self._own_backward[key] is not None:
+                    self._put(_BACKWARDS[key], backwards[key], key)
+
+    def _put(self, operator: str, function: Callable[..., Any], key: str) -> None:
+        self._library.impl(operator, function, key, allow_override=True)
 
     def remove(self) -> None:
         self._library = None  # its end gives the operators back to torch's kernels
@@ -92,9 +99,8 @@ class _Overrides:
                 # 0 where a row sees no key.
                 lse.masked_fill_(lse == -torch.inf, torch.inf)
             return o, lse
-        return self._call_own(
-            "CPU", query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
-        )
+        arguments = query, key, value, dropout_p, is_causal
+        return _call(self._own, "CPU", *arguments, attn_mask=attn_mask, scale=scale)
 
     def _backward_on_cpu(
         self,
@@ -112,12 +118,11 @@ class _Overrides:
     ) -> tuple[Tensor, Tensor, Tensor]:
         served = _is_served(query, key, value, dropout_p, scale, "CPU")
         if served and (attn_mask is None or attn_mask.dtype in _MASK_TYPES):
-            return _gradients(
-                grad_out, query, key, value, out, logsumexp, is_causal, scale, attn_mask
-            )
+            results = [_as_tokens(x) for x in (query, key, value)]
+            tensors = grad_out, query, key, value, out, logsumexp
+            return _gradients(*tensors, is_causal, scale, results, attn_mask)
         arguments = grad_out, query, key, value, out, logsumexp, dropout_p, is_causal
-        keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-        return self._own_backward.call_boxed(keys, *arguments, attn_mask=attn_mask, scale=scale)
+        return _call(self._own_backward, "CPU", *arguments, attn_mask=attn_mask, scale=scale)
 
     def _on_cuda(
         self,
@@ -132,19 +137,48 @@ class _Overrides:
     ) -> tuple[Any, ...]:
         needs_gradient = any(x.requires_grad for x in (query, key, value))
         is_served = _is_served(query, key, value, dropout_p, scale, "CUDA")
-        if not is_served or needs_gradient or return_debug_mask:
+        if not is_served or return_debug_mask or (needs_gradient and not has_gradients(query)):
             arguments = query, key, value, dropout_p, is_causal, return_debug_mask
-            return self._call_own("CUDA", *arguments, scale=scale)
+            return _call(self._own, "CUDA", *arguments, scale=scale)
         lse = query.new_empty(query.shape[:3], dtype=torch.float32)
         o = _attend(query, key, value, is_causal, scale, lse)
         seed, offset = (query.new_empty(shape, dtype=torch.uint64) for shape in ((2,), ()))
         debug_mask = query.new_empty(0)
         return o, lse, None, None, query.shape[2], key.shape[2], seed, offset, debug_mask
 
-    def _call_own(self, key: str, *arguments: Any, **options: Any) -> Any:
-        """Calls torch's own kernel."""
-        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
-        return self._own[key].call_boxed(keys, *arguments, **options)
+    def _backward_on_cuda(
+        self,
+        grad_out: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        out: Tensor,
+        logsumexp: Tensor,
+        cum_seq_q: Tensor | None,
+        cum_seq_k: Tensor | None,
+        max_q: int,
+        max_k: int,
+        dropout_p: float,
+        is_causal: bool,
+        philox_seed: Tensor,
+        philox_offset: Tensor,
+        *,
+        scale: float | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        tensors = grad_out, query, key, value, out, logsumexp
+        if _is_served(query, key, value, dropout_p, scale, "CUDA") and has_gradients(query):
+            results = [torch.empty_like(x) for x in (query, key, value)]
+            return _gradients(*tensors, is_causal, scale, results)
+        sizes = cum_seq_q, cum_seq_k, max_q, max_k
+        random = philox_seed, philox_offset
+        arguments = *tensors, *sizes, dropout_p, is_causal, *random
+        return _call(self._own_backward, "CUDA", *arguments, scale=scale)
+
+
+def _call(kernels: dict[str, Any], key: str, *arguments: Any, **options: Any) -> Any:
+    """Calls torch's own kernel for a dispatch key."""
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    return kernels[key].call_boxed(keys, *arguments, **options)
 
 
 def _kernel(operator: str, key: str) -> Any:
@@ -167,7 +201,7 @@ def _is_served(
         and k.shape[1] == v.shape[1]
         and q.shape[1] % max(k.shape[1], 1) == 0
         and d_head > 0
-        and (key == "CPU" or d_head <= _MOST_D_HEAD_ON_CUDA)
+        and (key == "CPU" or d_head <= most_d_head_on_cuda())
         and all(x.stride(-1) == 1 for x in (q, k, v))
     )
 
@@ -212,13 +246,14 @@ def _gradients(
     lse: Tensor,
     is_causal: bool,
     scale: float | None,
-    mask: Tensor | None,
+    results: list[Tensor],
+    mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the gradients of query, key and value, laid out as torch's own are."""
+    """Returns the gradients of query, key and value, written to `results`, whose layout is that of
+    torch's own."""
     q, k, v, (left, right) = _in_order(query, key, value, is_causal)
     if mask is not None:
         lse = lse.masked_fill(lse == torch.inf, -torch.inf)
-    results = [_as_tokens(x) for x in (query, key, value)]
     dq, dk, dv = (x.transpose(1, 2) for x in results)
     n_seen = k.shape[1]
     for x in (dk, dv):
