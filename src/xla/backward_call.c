@@ -6,8 +6,6 @@
 #include "core/status.h"
 #include "xla/shape.h"
 
-#include <string.h>
-
 static flash_tensor_t tensor(const XLA_FFI_Buffer *buffer) {
     flash_tensor_t dense = flash_tensor_bshd(buffer->data, buffer_length(buffer, -3),
                                              buffer_length(buffer, -2), buffer_length(buffer, -1));
@@ -73,22 +71,4 @@ flash_status_t backward_call_read(const XLA_FFI_CallFrame *frame, int32_t device
     FLASH_TRY(check_shapes(call));
     set_args(call);
     return FLASH_SUCCESS;
-}
-
-/* ---- What no sequence has ---- */
-
-static void clear_from(const XLA_FFI_Buffer *buffer, int64_t token) {
-    const int64_t row = buffer_length(buffer, -1) * buffer_length(buffer, -2);
-    const int64_t size = buffer_dtype(buffer) == FLASH_DTYPE_FP32 ? 4 : 2;
-    const int64_t bytes = (buffer_length(buffer, 0) - token) * row * size;
-    if (bytes > 0)
-        memset((char *)buffer->data + token * row * size, 0, (size_t)bytes);
-}
-
-void backward_call_clear_rest(const backward_call_t *call) {
-    const flash_forward_args_t *args = &call->forward.args;
-    if (args->cu_seqlens_k == NULL)
-        return;
-    clear_from(call->gradients.dk, args->cu_seqlens_k[args->batch]);
-    clear_from(call->gradients.dv, args->cu_seqlens_k[args->batch]);
 }

@@ -18,8 +18,4 @@ typedef struct backward_call {
 flash_status_t backward_call_read(const XLA_FFI_CallFrame *frame, int32_t device,
                                   backward_call_t *call);
 
-/* Writes zeros to gradients of keys behind the last sequence, which flash_backward() leaves as they
- * are. Of a call on the CPU. */
-void backward_call_clear_rest(const backward_call_t *call);
-
 #endif

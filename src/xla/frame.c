@@ -1,5 +1,5 @@
 /*
- * This file answers XLA: with an error, or with what a handler is.
+ * This file answers XLA, with an error or with what a handler is, and asks it where a call runs.
  */
 #include "xla/frame.h"
 
@@ -50,4 +50,26 @@ XLA_FFI_Error *frame_describe(XLA_FFI_Metadata *metadata, XLA_FFI_Handler_Traits
     metadata->api_version.minor_version = XLA_FFI_API_MINOR;
     metadata->traits = traits;
     return NULL;
+}
+
+/* ---- Where a call runs ---- */
+
+XLA_FFI_Error *frame_device(const XLA_FFI_CallFrame *frame, int32_t *device) {
+    XLA_FFI_DeviceOrdinal_Get_Args args = {
+        .struct_size = XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE,
+        .ctx = frame->ctx,
+    };
+    XLA_FFI_Error *error = frame->api->XLA_FFI_DeviceOrdinal_Get(&args);
+    *device = FLASH_DEVICE_CUDA + args.device_ordinal;
+    return error;
+}
+
+XLA_FFI_Error *frame_stream(const XLA_FFI_CallFrame *frame, flash_stream_t *stream) {
+    XLA_FFI_Stream_Get_Args args = {
+        .struct_size = XLA_FFI_Stream_Get_Args_STRUCT_SIZE,
+        .ctx = frame->ctx,
+    };
+    XLA_FFI_Error *error = frame->api->XLA_FFI_Stream_Get(&args);
+    *stream = args.stream;
+    return error;
 }

@@ -16,4 +16,10 @@ XLA_FFI_Metadata *frame_wants_metadata(const XLA_FFI_CallFrame *frame);
 
 XLA_FFI_Error *frame_describe(XLA_FFI_Metadata *metadata, XLA_FFI_Handler_Traits traits);
 
+/* Finds the CUDA device of a call, as flash_forward_args_t has it. Returns XLA's error, or NULL. */
+XLA_FFI_Error *frame_device(const XLA_FFI_CallFrame *frame, int32_t *device);
+
+/* Finds XLA's stream of a call on a CUDA device. Returns XLA's error, or NULL. */
+XLA_FFI_Error *frame_stream(const XLA_FFI_CallFrame *frame, flash_stream_t *stream);
+
 #endif

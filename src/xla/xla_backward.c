@@ -1,5 +1,5 @@
 /*
- * This file has the exported handler of gradients. What a call says is read in backward_call.c.
+ * This file has the exported handlers of gradients. What a call says is read in backward_call.c.
  */
 #include "xla/xla_backward.h"
 
@@ -8,6 +8,8 @@
 #include "xla/frame.h"
 
 #include <stdlib.h>
+
+/* ---- The CPU ---- */
 
 static flash_status_t run_in(backward_call_t *call, void *memory, uint64_t size) {
     call->args.workspace = memory;
@@ -28,9 +30,7 @@ static flash_status_t backward_cpu(const XLA_FFI_CallFrame *frame) {
     backward_call_t call;
     FLASH_TRY(backward_call_read(frame, FLASH_DEVICE_CPU, &call));
     FLASH_TRY(call_check_ends(&call.forward));
-    FLASH_TRY(run(&call));
-    backward_call_clear_rest(&call);
-    return FLASH_SUCCESS;
+    return run(&call);
 }
 
 XLA_FFI_Error *flash_xla_backward_cpu(XLA_FFI_CallFrame *frame) {
@@ -40,4 +40,40 @@ XLA_FFI_Error *flash_xla_backward_cpu(XLA_FFI_CallFrame *frame) {
     if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
         return NULL;
     return frame_error(frame, backward_cpu(frame));
+}
+
+/* ---- CUDA devices ---- */
+
+static XLA_FFI_Error *prepare_cuda(const XLA_FFI_CallFrame *frame, int32_t device) {
+    backward_call_t call;
+    flash_status_t status = backward_call_read(frame, device, &call);
+    if (status == FLASH_SUCCESS)
+        status = flash_backward_prepare(&call.args);
+    return frame_error(frame, status);
+}
+
+static XLA_FFI_Error *backward_cuda(const XLA_FFI_CallFrame *frame, int32_t device) {
+    backward_call_t call;
+    flash_stream_t stream;
+    XLA_FFI_Error *error = frame_stream(frame, &stream);
+    if (error != NULL)
+        return error;
+    flash_status_t status = backward_call_read(frame, device, &call);
+    if (status == FLASH_SUCCESS)
+        status = flash_backward(&call.args, stream);
+    return frame_error(frame, status);
+}
+
+XLA_FFI_Error *flash_xla_backward_cuda(XLA_FFI_CallFrame *frame) {
+    XLA_FFI_Metadata *metadata = frame_wants_metadata(frame);
+    int32_t device;
+    if (metadata != NULL)
+        return frame_describe(metadata, XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE);
+    if (frame->stage < XLA_FFI_ExecutionStage_INITIALIZE)
+        return NULL;
+    XLA_FFI_Error *error = frame_device(frame, &device);
+    if (error != NULL)
+        return error;
+    return frame->stage == XLA_FFI_ExecutionStage_INITIALIZE ? prepare_cuda(frame, device)
+                                                             : backward_cuda(frame, device);
 }

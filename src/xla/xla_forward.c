@@ -47,26 +47,6 @@ XLA_FFI_Error *flash_xla_forward_cpu(XLA_FFI_CallFrame *frame) {
 
 /* ---- CUDA devices ---- */
 
-static XLA_FFI_Error *device_of(const XLA_FFI_CallFrame *frame, int32_t *device) {
-    XLA_FFI_DeviceOrdinal_Get_Args args = {
-        .struct_size = XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE,
-        .ctx = frame->ctx,
-    };
-    XLA_FFI_Error *error = frame->api->XLA_FFI_DeviceOrdinal_Get(&args);
-    *device = FLASH_DEVICE_CUDA + args.device_ordinal;
-    return error;
-}
-
-static XLA_FFI_Error *stream_of(const XLA_FFI_CallFrame *frame, flash_stream_t *stream) {
-    XLA_FFI_Stream_Get_Args args = {
-        .struct_size = XLA_FFI_Stream_Get_Args_STRUCT_SIZE,
-        .ctx = frame->ctx,
-    };
-    XLA_FFI_Error *error = frame->api->XLA_FFI_Stream_Get(&args);
-    *stream = args.stream;
-    return error;
-}
-
 static XLA_FFI_Error *prepare_cuda(const XLA_FFI_CallFrame *frame, int32_t device) {
     call_t call;
     flash_status_t status = call_read(frame, device, &call);
@@ -78,7 +58,7 @@ static XLA_FFI_Error *prepare_cuda(const XLA_FFI_CallFrame *frame, int32_t devic
 static XLA_FFI_Error *forward_cuda(const XLA_FFI_CallFrame *frame, int32_t device) {
     call_t call;
     flash_stream_t stream;
-    XLA_FFI_Error *error = stream_of(frame, &stream);
+    XLA_FFI_Error *error = frame_stream(frame, &stream);
     if (error != NULL)
         return error;
     flash_status_t status = call_read(frame, device, &call);
@@ -94,7 +74,7 @@ XLA_FFI_Error *flash_xla_forward_cuda(XLA_FFI_CallFrame *frame) {
         return frame_describe(metadata, XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE);
     if (frame->stage < XLA_FFI_ExecutionStage_INITIALIZE)
         return NULL;
-    XLA_FFI_Error *error = device_of(frame, &device);
+    XLA_FFI_Error *error = frame_device(frame, &device);
     if (error != NULL)
         return error;
     return frame->stage == XLA_FFI_ExecutionStage_INITIALIZE ? prepare_cuda(frame, device)

@@ -1,5 +1,6 @@
 """flashattn.jax on CUDA devices: against the float64 oracle, and bit for bit against the functions
-for all arrays; decode rows, whose memory XLA allocates; command buffers, which are CUDA graphs."""
+for all arrays, with gradients; decode rows, whose memory XLA allocates; command buffers, which are
+CUDA graphs."""
 
 from __future__ import annotations
 
@@ -16,13 +17,15 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 pytest.importorskip("jax")
 
+import flashattn  # noqa: E402
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 from bias_cases import BiasCase  # noqa: E402
+from device_memory import download  # noqa: E402
 from expectation import assert_agrees  # noqa: E402
 from flashattn.jax import flash_attention  # noqa: E402
-from gpu_problems import configs_for, run  # noqa: E402
-from jax_cases import run_problem  # noqa: E402
+from gpu_problems import configs_for, device_options, on_device, run  # noqa: E402
+from jax_cases import DERIVED, GradientCase, run_problem  # noqa: E402
 from memory import LATENT  # noqa: E402
 from paging import PagedProblem, make_pages  # noqa: E402
 from problems import AttentionProblem, expected, fill_unused, make_inputs  # noqa: E402
@@ -185,6 +188,78 @@ def test_command_buffers(commands: str) -> None:
 
 def test_errors_are_the_librarys() -> None:
     """The message names what has no kernel, while the call is compiled."""
-    x = jnp.ones((1, 1, 1, 512), jnp.bfloat16)
+    x = jnp.ones((1, 1, 1, 520), jnp.bfloat16)
     with pytest.raises(NotImplementedError, match="d_head|kernel"):
         jax.jit(lambda x: flash_attention(x, x, x))(x)
+
+
+# ---- Gradients ----
+
+SMALL = replace(P, seqlen_q=130, seqlen_k=190)
+DERIVATIVES = {
+    "bfloat16": SMALL,
+    "float16": replace(SMALL, dtype="float16", d_head=64, window_size=(70, 9), causal=False),
+    "float32 O": replace(SMALL, o_dtype="float32"),
+    "float32 Q": replace(SMALL, q_dtype="float32"),
+    "rows that are no chunks": replace(SMALL, d_head=50),
+    "256": replace(SMALL, d_head=256),
+    "softcap": replace(SMALL, softcap=5.0),
+    "sinks": replace(SMALL, sinks=(0.5, -1.0, 3.0, -2.0) * 2),
+    "lengths": replace(SMALL, seqused_q=(130, 3), seqused_k=(80, 190), leftpad_k=(5, 0)),
+    "ragged": replace(
+        SMALL, batch=3, cu_seqlens_q=(0, 1, 1, 121), cu_seqlens_k=(0, 90, 95, 195)
+    ),
+    "slopes": replace(SMALL, bias=BiasCase(slopes=2)),
+    "mask of bits": replace(SMALL, bias=BiasCase(kind="bool")),
+}  # fmt: skip
+
+
+def gradients_by_functions(p: AttentionProblem, case: GradientCase) -> dict[str, np.ndarray]:
+    """Returns the gradients that the functions for all arrays compute."""
+    d_o, d_lse, q, k, v = (
+        on_device(np.array(x)) for x in (case.d_o, case.d_lse, *(case.arrays[n] for n in "qkv"))
+    )
+    options = {**device_options(p), **({"out_dtype": p.o_dtype} if p.o_dtype else {})}
+    o, lse = flashattn.flash_attn_varlen_func(q, k, v, return_lse=True, **options)
+    found = flashattn.flash_attn_backward(d_o, q, k, v, o, lse, d_lse=d_lse, **options)
+    return {name: download(x) for name, x in zip(DERIVED, found) if x is not None}
+
+
+@pytest.mark.parametrize("p", DERIVATIVES.values(), ids=DERIVATIVES)
+def test_gradients_are_those_of_the_functions(p: AttentionProblem) -> None:
+    case = GradientCase(p)
+    wanted = gradients_by_functions(p, case)
+    for found in (case.gradients(case.own), jax.jit(case.gradients)(case.own)):
+        for name, x in wanted.items():
+            own = np.array(found[name], np.float32)
+            assert np.any(own) and np.array_equal(own, x.astype(np.float32)), name
+
+
+def test_tokens_behind_the_last_sequence_have_gradients_of_zero() -> None:
+    p = DERIVATIVES["ragged"]
+    case = GradientCase(p)
+    wanted = case.gradients(case.own)
+    more = 700
+    longer = {
+        name: np.concatenate([x, np.full((more, *x.shape[1:]), 7, x.dtype)]) if name in "kv" else x
+        for name, x in case.own.items()
+    }
+    for _ in range(3):
+        found = jax.jit(case.gradients)(longer)
+        for name in "kv":
+            assert not found[name][-more:].any()
+            assert np.array_equal(found[name][:-more], wanted[name])
+
+
+def test_vmap_of_gradients() -> None:
+    """Several calls become one of a larger batch, for which another kernel may be chosen."""
+    case = GradientCase(DERIVATIVES["bfloat16"])
+    twice = {name: jnp.stack([x, -x]) for name, x in case.own.items()}
+    found = jax.vmap(case.gradients)(twice)
+    for i, sign in enumerate((1, -1)):
+        one = case.gradients({name: sign * x for name, x in case.own.items()})
+        for name, x in one.items():
+            wanted = np.array(x, np.float32)
+            np.testing.assert_allclose(
+                np.array(found[name][i], np.float32), wanted, atol=2e-2 * np.abs(wanted).max()
+            )

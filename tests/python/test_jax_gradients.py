@@ -18,8 +18,8 @@ import jax.numpy as jnp  # noqa: E402
 from bias_cases import BiasCase  # noqa: E402
 from flashattn.jax import flash_attention  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
-from jax_cases import keywords  # noqa: E402
-from problems import AttentionProblem, make_inputs  # noqa: E402
+from jax_cases import DERIVED, GradientCase  # noqa: E402
+from problems import AttentionProblem  # noqa: E402
 
 P = AttentionProblem(2, 9, 12, 4, 2, 16, causal=True)
 CASES = {
@@ -35,31 +35,9 @@ CASES = {
     "bool mask": replace(P, bias=BiasCase(kind="bool", repeats="b")),
     "ragged": replace(P, cu_seqlens_q=(0, 5, 14), cu_seqlens_k=(0, 8, 19)),
 }
-NAMES = ("q", "k", "v", "sinks")
 
 
-class Case:
-    """Holds the arrays of a call by name, those that have gradients among them, its numbers, and
-    gradients of O and LSE."""
-
-    def __init__(self, p: AttentionProblem) -> None:
-        self.options = {**p.call_options(), **({"out_dtype": p.o_dtype} if p.o_dtype else {})}
-        more, self.numbers = keywords({**self.options, "return_lse": True})
-        self.arrays = {**dict(zip("qkv", make_inputs(p))), **more}
-        self.own = {name: self.arrays[name] for name in NAMES if name in self.arrays}
-        self.rest = {name: x for name, x in self.arrays.items() if name not in NAMES}
-        rng = np.random.default_rng(1)
-        self.d_o, self.d_lse = (
-            jnp.asarray(rng.standard_normal(x.shape), x.dtype) for x in self.results(self.own)
-        )
-
-    def results(self, own: dict[str, Any]) -> tuple[Any, Any]:
-        return flash_attention(**own, **self.rest, **self.numbers)
-
-    def gradients(self, own: dict[str, Any]) -> dict[str, Any]:
-        """Returns the gradients by jax.vjp."""
-        return jax.vjp(self.results, own)[1]((self.d_o, self.d_lse))[0]
-
+class Case(GradientCase):
     def wanted(self, d_lse: Any = None) -> dict[str, Any]:
         """Returns them by the function for all arrays."""
         q, k, v = (self.arrays[name] for name in "qkv")
@@ -69,7 +47,7 @@ class Case:
         found = flashattn.flash_attn_backward(
             np.asarray(self.d_o), q, k, v, o, lse, d_lse=d_lse, **self.options
         )
-        return {name: x for name, x in zip(NAMES, found) if x is not None}
+        return {name: x for name, x in zip(DERIVED, found) if x is not None}
 
 
 def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -259,9 +237,9 @@ def test_refusals() -> None:
         "page_table is given: keys in pages": lambda: jax.grad(
             lambda q: flash_attention(q, k, v, **pages).sum()
         )(q),
-        "k is of float8_e4m3fn": lambda: jax.grad(
-            lambda q: flash_attention(q, codes, codes).sum()
-        )(q),
+        "k is of float8_e4m3fn": lambda: jax.grad(lambda q: flash_attention(q, codes, codes).sum())(
+            q
+        ),
         "no second derivative": lambda: jax.grad(
             lambda q: jax.grad(lambda q: flash_attention(q, k, v).sum())(q).sum()
         )(q),

@@ -79,7 +79,7 @@ def flash_attention(
     (not an array, not a number) while it is traced, and, while it is compiled, NotImplementedError
     where no kernel serves it on the platform. What only data says, such as lengths, fails when it
     runs, as jax.errors.JaxRuntimeError, on the CPU. jax.grad and jax.vjp give gradients of q, k, v
-    and sinks on the CPU; what has none raises NotImplementedError.
+    and sinks; what has none raises NotImplementedError.
     """
     options = locals()  # all arguments, by their names
     keys = keys_of(k, v, kv_dtype, d_head_v)

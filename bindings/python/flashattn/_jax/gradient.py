@@ -25,7 +25,7 @@ from .axes import BATCH, HEADS, KV_HEADS, Axes, axes_of
 from .batching import firsts, grown, is_one_call, looped
 from .call import Call
 from .partition import Factors, parts_of
-from .primitive import DEVICES
+from .primitive import DEVICES, register_handlers
 
 TARGET = "flashattn_backward"
 backward_p = Primitive(TARGET)
@@ -42,6 +42,7 @@ def check_call(call: Call, k: Any) -> None:
     pages = [name for name in call.operands if name in names_of("pages")]
     if pages:
         raise NotImplementedError(f"{pages[0]} is given: keys in pages have no gradient")
+
 
 def _without_gradient(name: str) -> Callable[[Any], Any]:
     """Returns the identity of an array that has no gradient."""
@@ -79,7 +80,20 @@ def gradients(call: Call) -> Callable[..., list[Any]]:
         results = _batched(mappable, call, size, mapped, arrays)
         return results, [True] * len(results)
 
-    return not_differentiated(mappable)
+    def compute(*arrays: Any) -> list[Any]:
+        return _without_rest(call, arrays, mappable(*arrays))
+
+    return not_differentiated(compute)
+
+
+def _without_rest(call: Call, arrays: Sequence[Any], found: Sequence[Any]) -> list[Any]:
+    """Returns gradients in which keys behind the last sequence have zeros: the call leaves them."""
+    dq, dk, dv, *rest = found
+    if "cu_seqlens_k" in call.operands:
+        end = arrays[call.operands.index("cu_seqlens_k")][-1]
+        is_key = (jnp.arange(dk.shape[0]) < end)[:, None, None]
+        dk, dv = (jnp.where(is_key, x, jnp.zeros_like(x)) for x in (dk, dv))
+    return [dq, dk, dv, *rest]
 
 
 def not_differentiated(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
@@ -201,8 +215,10 @@ def _lower(ctx: Any, *operands: Any, call: Call, device: int) -> Any:
     args = _abi.flash_backward_args_t(forward=ctypes.addressof(problem.args))
     if len(ctx.avals_out) > 3:
         args.d_sinks = problem.args.sinks
-    if problem.ragged_q:
-        args.total_q = ctx.avals_in[0].shape[0]  # max_seqlen_q may be a loose bound
+    if problem.ragged_q:  # max_seqlen_q and max_seqlen_k may be loose bounds
+        args.total_q = ctx.avals_in[0].shape[0]
+    if "cu_seqlens_k" in call.operands:
+        args.total_k = ctx.avals_in[1].shape[0]
     best = ctypes.c_uint64()
     check(library().flash_backward_workspace_size(args, None, best))
     workspace = ShapedArray((best.value,), np.dtype(np.uint8))
@@ -214,8 +230,7 @@ def _lower(ctx: Any, *operands: Any, call: Call, device: int) -> Any:
 def _register() -> None:
     for platform, device in DEVICES.items():
         mlir.register_lowering(backward_p, partial(_lower, device=device), platform=platform)
-    handler = jax.ffi.pycapsule(library().flash_xla_backward_cpu)
-    jax.ffi.register_ffi_target(TARGET, handler, platform="cpu")
+    register_handlers(TARGET, library().flash_xla_backward_cpu, library().flash_xla_backward_cuda)
 
 
 _register()

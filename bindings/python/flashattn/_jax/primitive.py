@@ -74,17 +74,21 @@ def _lower(ctx: Any, *operands: Any, call: Call, device: int) -> Any:
     return jax.ffi.ffi_lowering(TARGET)(ctx, *operands, **attributes)[:-1]
 
 
+def register_handlers(target: str, on_cpu: Any, on_cuda: Any) -> None:
+    """Registers the library's handlers of a custom call, functions of ctypes: that of CUDA devices
+    where the library has kernels for them."""
+    jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(on_cpu), platform="cpu")
+    if any(kernel.config.arch >= Arch.SM80 for kernel in kernels()):
+        # Kernels are loaded before XLA records a command buffer, in which they cannot be.
+        handler = jax.ffi.pycapsule(on_cuda)
+        stages = {"initialize": handler, "execute": handler}
+        jax.ffi.register_ffi_target(target, stages, platform="CUDA")
+
+
 def _register() -> None:
     for platform, device in DEVICES.items():
         mlir.register_lowering(forward_p, partial(_lower, device=device), platform=platform)
-    cpu, cuda = (
-        jax.ffi.pycapsule(getattr(library(), f"flash_xla_forward_{name}")) for name in DEVICES
-    )
-    jax.ffi.register_ffi_target(TARGET, cpu, platform="cpu")
-    if any(kernel.config.arch >= Arch.SM80 for kernel in kernels()):
-        # Kernels are loaded before XLA records a command buffer, in which they cannot be.
-        stages = {"initialize": cuda, "execute": cuda}
-        jax.ffi.register_ffi_target(TARGET, stages, platform="CUDA")
+    register_handlers(TARGET, library().flash_xla_forward_cpu, library().flash_xla_forward_cuda)
 
 
 _register()
