@@ -39,8 +39,8 @@ _Frame = _struct(
 _OfError = _struct(("message", ctypes.c_char_p), ("code", ctypes.c_int))
 _OfStream = _struct(("ctx", Pointer), ("stream", Pointer))
 _OfDevice = _struct(("ctx", Pointer), ("ordinal", ctypes.c_int32))
-# XLA_FFI_Api: its version (a struct of the common members and two int), and 19 functions.
-_N_FUNCTIONS, _ERROR_CREATE, _STREAM_GET, _DEVICE_GET = 19, 0, 4, 18
+# XLA_FFI_Api: its version (a struct of the common members and two int), and 18 functions.
+_N_FUNCTIONS, _ERROR_CREATE, _STREAM_GET, _DEVICE_GET = 18, 0, 4, 17
 _Api = _struct(
     ("version", _struct(("major", ctypes.c_int), ("minor", ctypes.c_int))),
     ("internal", Pointer),
@@ -60,7 +60,7 @@ class HandlerError(Exception):
     """What a handler returned as its error."""
 
 
-class _Api19:
+class _Functions:
     """Holds the functions that handlers call, and the message of the error that they made."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ def call(
 ) -> None:
     """Calls an exported handler, stage by stage. Raises HandlerError with its message."""
     kept: list = []
-    api = _Api19()
+    api = _Functions()
     frame = _Frame(
         api=ctypes.addressof(api.api),
         args=_buffers(operands, kept),
