@@ -99,6 +99,7 @@ class Feature(IntFlag):
     VARLEN = 8
     PAGED = 16
     BIAS = 32
+    DROPOUT = 64
 
     @property
     def word(self) -> str:
@@ -112,6 +113,7 @@ PAGED_FEATURES = BASIC_FEATURES | Feature.PAGED.value
 ALL_FEATURES = PAGED_FEATURES | Feature.BIAS.value
 CPU_FEATURES = ALL_FEATURES
 GRADIENT_FEATURES = BASIC_FEATURES | Feature.BIAS.value  # K and V in pages have no gradients
+DROPOUT_FEATURES = GRADIENT_FEATURES | Feature.DROPOUT.value  # nor dropout
 VARLEN = int(Feature.VARLEN)
 
 # The members of flash_config_t after struct_size, in sort order.
@@ -501,9 +503,11 @@ def _cpu(
     }
     # Kernels that multiply pairs of 16 bits have no products of K and V of two types.
     mixed = MIXED_TYPES if types is ANY_TYPES else ()
-    operations = {Op.FORWARD: Rows(CPU, types, rules, CPU_FEATURES, mixed=mixed)}
-    if arch in GRADIENT_ARCHS:
-        gradients = Rows(CPU, GRADIENT_TYPES, rules, GRADIENT_FEATURES)
+    trains = arch in GRADIENT_ARCHS
+    features = CPU_FEATURES | (Feature.DROPOUT.value if trains else 0)
+    operations = {Op.FORWARD: Rows(CPU, types, rules, features, mixed=mixed)}
+    if trains:
+        gradients = Rows(CPU, GRADIENT_TYPES, rules, DROPOUT_FEATURES)
         operations |= {Op.BACKWARD_DQ: gradients, Op.BACKWARD_DKV: gradients}
     return Family(arch, True, operations, flags)
 

@@ -11,6 +11,8 @@ from .config import Config
 from .facts import (
     BASIC_FEATURES,
     BASIC_TYPES,
+    CPU_FEATURES,
+    DROPOUT_FEATURES,
     FIELDS,
     GRADIENT_FEATURES,
     PAGED_FEATURES,
@@ -402,23 +404,27 @@ def tune_sm90_gradients() -> list[Config]:
 
 
 def ship_cpu() -> list[Config]:
-    """Returns the CPU kernels, which take any d_head and every feature of their family."""
-    return [
+    """Returns the CPU kernels, which take any d_head and every feature of their family. Those with
+    dropout are rows of their own, for training."""
+    plain = [
         config
         for arch, types, (B_r, B_c) in CPU_SHIP_TILES
         for config in cartesian(
-            arch=[arch],
-            dtype=types,
-            B_r=[B_r],
-            B_c=[B_c],
-            features=[rows_of(arch, Op.FORWARD).features],
+            arch=[arch], dtype=types, B_r=[B_r], B_c=[B_c], features=[CPU_FEATURES]
         )
     ]
+    dropping = [
+        replace(config, features=DROPOUT_FEATURES)
+        for config in plain
+        if config.dtype in BASIC_TYPES
+        and rows_of(config.arch, Op.FORWARD).features & Feature.DROPOUT
+    ]
+    return plain + dropping
 
 
 def ship_gradients() -> list[Config]:
     """Returns the CPU kernels of gradients, which take any d_head and every feature that they may
-    have."""
+    have; with and without dropout."""
     return [
         config
         for arch, (B_r, B_c) in GRADIENT_SHIP_TILES
@@ -429,7 +435,7 @@ def ship_gradients() -> list[Config]:
             dtype=BASIC_TYPES,
             B_r=[B_r],
             B_c=[B_c],
-            features=[rows_of(arch, op).features],
+            features=[GRADIENT_FEATURES, DROPOUT_FEATURES],
         )
     ]
 

@@ -274,9 +274,10 @@ enum flash_feature {
     FLASH_FEATURE_CAUSAL = 1,
     FLASH_FEATURE_WINDOW = 2, /**< FLASH_FLAG_WINDOW, attention_chunk */
     FLASH_FEATURE_SOFTCAP = 4,
-    FLASH_FEATURE_VARLEN = 8, /**< cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k */
-    FLASH_FEATURE_PAGED = 16, /**< flash_paging_t */
-    FLASH_FEATURE_BIAS = 32   /**< alibi_slopes, flash_mask_t */
+    FLASH_FEATURE_VARLEN = 8,  /**< cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k */
+    FLASH_FEATURE_PAGED = 16,  /**< flash_paging_t */
+    FLASH_FEATURE_BIAS = 32,   /**< alibi_slopes, flash_mask_t */
+    FLASH_FEATURE_DROPOUT = 64 /**< flash_dropout_t */
 };
 
 /**
@@ -775,6 +776,42 @@ typedef struct flash_mask {
     { FLASH_SIZEOF_(flash_mask_t), 0, 0, 0, FLASH_NULL_, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0, 0 }
 
 /**
+ * Dropout of attention weights, as training has it: flash_forward_args_t.dropout. A weight is
+ * dropped with probability p; those that stay are multiplied by 1 / (1 - p):
+ *     O = sum_j z_ij / (1 - p) * P_ij v_j, with z_ij 0 or 1.
+ * LSE, and a sink's weight, are as without. A query sees a dropped key: NaN in its K or V counts.
+ *
+ * Whether a weight is dropped depends on seed, offset, the sequence's number in the batch, the
+ * query head, and the places of the query and the key in their sequence alone. So all kernels,
+ * devices and layouts of a batch drop the same weights, and a call for gradients the same as its
+ * forward pass. Counting keys begins behind leftpad_k, and is of the call's own Q and K:
+ * diagonal_offset does not move it. Calls that must drop independently have different seeds or
+ * offsets.
+ *
+ * The bits are those of Philox4x32-10 (Salmon et al., SC 2011). Query i, key j, head h of sequence
+ * b and offset o take, with lane = 4 (i % 8) + j % 8 / 2, half j % 2 (0: the low 16 bits) of word
+ * i % 16 / 8 + 2 (j % 16 / 8) for the key (seed % 2^32, seed / 2^32) and the counter
+ *     (i / 16 + 2^27 lane, j / 16 + 2^27 (o / 2^32 % 32), b * n_heads + h, o % 2^32),
+ * and the weight is dropped where that half is less than 65,536 p, rounded to the nearest integer.
+ * A p for which that is 0 drops nothing and multiplies by nothing. Offsets count modulo 2^37, and
+ * batch * n_heads is at most 2^32.
+ */
+typedef struct flash_dropout {
+    uint32_t struct_size; /**< sizeof(flash_dropout_t) */
+    float p;              /**< at least 0, less than 1; 0: nothing is dropped */
+    uint64_t seed;
+    uint64_t offset;
+    /* The value there is added to seed, or to offset, when the kernel runs: a graph that is
+     * captured once drops other weights at each launch. In memory of the device, only read, aligned
+     * to 8 bytes on CUDA devices; must not overlap what the call writes. NULL: nothing is added. */
+    const uint64_t *seed_ptr;
+    const uint64_t *offset_ptr;
+} flash_dropout_t;
+
+#define FLASH_DROPOUT_INIT                                                                         \
+    { FLASH_SIZEOF_(flash_dropout_t), 0, 0, 0, FLASH_NULL_, FLASH_NULL_ }
+
+/**
  * The arguments of a call that computes attention.
  *
  * Element types: K and V have one type, or on the CPU any two of fp16, bf16, fp32, Q8_0 and Q4_0.
@@ -894,10 +931,13 @@ typedef struct flash_forward_args {
      * O = 0 and LSE = -infinity. No query may stand beyond 2^31 - 1 keys from the first one:
      * seqlen_q - 2^31 < diagonal_offset < 2^31 - seqlen_k. */
     int64_t diagonal_offset;
-    /* 0. Room for dropout (its probability, seed and offset) and for positions of queries. Another
-     * type of V needs none, since a tensor has its own, nor do other scales, which flash_quant_t
-     * has room for. */
-    uint64_t reserved[5];
+    /* Dropout of attention weights. NULL: none. Not with K and V in pages, of e4m3, of latent
+     * tokens or of quantised blocks. The struct is in memory of the host, and is read only during
+     * the call. */
+    const flash_dropout_t *dropout;
+    /* 0. Room for positions of queries. Another type of V needs none, since a tensor has its own,
+     * nor do other scales, which flash_quant_t has room for. */
+    uint64_t reserved[4];
 } flash_forward_args_t;
 
 #define FLASH_FORWARD_ARGS_INIT                                                                    \
@@ -906,8 +946,8 @@ typedef struct flash_forward_args {
             FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, FLASH_NULL_, FLASH_NULL_,  \
             FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_, FLASH_NULL_,   \
             FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, 0, FLASH_NULL_, 0, 0, FLASH_NULL_, \
-            0, 0, 0, {                                                                             \
-            0, 0, 0, 0, 0                                                                          \
+            0, 0, 0, FLASH_NULL_, {                                                                \
+            0, 0, 0, 0                                                                             \
         }                                                                                          \
     }
 

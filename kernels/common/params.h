@@ -87,6 +87,16 @@ typedef struct flash_bias {
     flash_mask_blocks_t blocks;
 } flash_bias_t;
 
+/* Dropout of weights, as in flash_dropout_t. All zero: nothing is dropped. */
+typedef struct flash_dropout_params {
+    const uint64_t *seed_ptr;   /* NULL: nothing is added to seed */
+    const uint64_t *offset_ptr; /* NULL: nothing is added to offset */
+    uint64_t seed;
+    uint64_t offset;
+    uint32_t threshold; /* a weight whose 16 bits are below is dropped; 0: none is */
+    float scale;        /* of the weights that stay, 1 / (1 - p) */
+} flash_dropout_params_t;
+
 typedef struct flash_params {
     const void *q; /* [batch, seqlen_q, n_heads, d_head]    or [total_q, n_heads, d_head] */
     const void *k; /* [batch, seqlen_k, n_heads_kv, d_head] or [total_k, n_heads_kv, d_head], or
@@ -133,6 +143,7 @@ typedef struct flash_params {
     int32_t pack_shift;      /* 2^pack_shift query heads of a group share tiles, in SM90 kernels */
     int32_t diagonal_offset; /* keys; another than 0 needs a row with windows */
     flash_q_scale_t q_scale; /* only CPU kernels look at it */
+    flash_dropout_params_t dropout;
 } flash_params_t;
 
 #endif

@@ -5,6 +5,7 @@
 #ifndef FLASH_KERNELS_CPU_REFERENCE_H
 #define FLASH_KERNELS_CPU_REFERENCE_H
 
+#include "common/dropout.h"
 #include "common/scale.h"
 #include "cpu/bias_row.h"
 #include "cpu/holes.h"
@@ -22,6 +23,8 @@ enum { REFERENCE_PART_KEYS = 256 };
  * before the sink joins. */
 typedef struct reference_row {
     flash_bias_row_t bias;
+    flash_dropout_head_t dropout;
+    int64_t query;
     const float *q;     /* [d], in fp32 */
     float *accumulator; /* [d_v], of the last keys, which total lacks */
     double *total;      /* [d_v] */
@@ -88,6 +91,14 @@ static inline void reference_add_value(const flash_params_t *p, int32_t dtype, r
         row->accumulator[i] += weight * key_load(p->v, index, i, dtype);
 }
 
+/* Returns what dropout multiplies the weight of a key by. */
+static inline float reference_factor(const flash_params_t *p, const reference_row_t *row,
+                                     int64_t key) {
+    return flash_drops(&p->dropout)
+               ? flash_dropout_factor(&p->dropout, &row->dropout, row->query, key)
+               : 1;
+}
+
 static inline void reference_add_key(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
                                      reference_row_t *row, int64_t key) {
     const float score = reference_score(p, task, dtype, row, key);
@@ -96,13 +107,14 @@ static inline void reference_add_key(const flash_params_t *p, const cpu_task_t *
     const float reference_maximum =
         row->maximum == -INFINITY ? 0 : row->maximum; /* -inf - -inf is NaN */
     const float weight = expf(score - reference_maximum);
+    const float kept = weight * reference_factor(p, row, key);
     const cpu_kv_t v = cpu_kv_v(p);
     const int64_t index = cpu_key_index(p, task, &v, key);
     row->sum += weight;
     if (p->v_dtype == dtype) /* a constant */
-        reference_add_value(p, dtype, row, index, weight);
+        reference_add_value(p, dtype, row, index, kept);
     else
-        reference_add_value(p, p->v_dtype, row, index, weight);
+        reference_add_value(p, p->v_dtype, row, index, kept);
 }
 
 /* Returns the sum with the weight of the row's sink, as sum_with_sink() does, but in double. */
@@ -142,7 +154,16 @@ static inline reference_row_t reference_start(const flash_params_t *p, const cpu
     reference_load_q(p, task, row_index, d, q);
     memset(q + d, 0, (size_t)d_v * sizeof *q);
     memset(total, 0, (size_t)d_v * sizeof *total);
-    return (reference_row_t){bias, q, q + d, total, d, d_v, -INFINITY, 0, 0};
+    return (reference_row_t){
+        .bias = bias,
+        .dropout = flash_dropout_head(&p->dropout, p->n_heads, task->batch_index, r.head),
+        .query = r.query,
+        .q = q,
+        .accumulator = q + d,
+        .total = total,
+        .d = d,
+        .d_v = d_v,
+        .maximum = -INFINITY};
 }
 
 static inline void reference_forward(const flash_config_t *config, const flash_params_t *p,

@@ -5,6 +5,7 @@
 #ifndef FLASH_KERNELS_CPU_REFERENCE_BACKWARD_H
 #define FLASH_KERNELS_CPU_REFERENCE_BACKWARD_H
 
+#include "common/dropout.h"
 #include "cpu/backward_kernel.h"
 #include "cpu/bias_row.h"
 #include "cpu/gradient_rows.h"
@@ -16,6 +17,8 @@
 /* One row of Q, and where its elements are. */
 typedef struct reference_query {
     flash_bias_row_t bias;
+    flash_dropout_head_t dropout;
+    int64_t query;
     flash_range_t keys; /* that it sees */
     int64_t q_index;
     int64_t d_o_index;
@@ -26,7 +29,7 @@ typedef struct reference_query {
 /* A pair of a row and a key in its range. */
 typedef struct reference_pair {
     bool is_seen; /* no mask hides the key */
-    double p;
+    double p;     /* after dropout */
     double ds;
     int64_t k_index;
 } reference_pair_t;
@@ -36,12 +39,15 @@ static inline reference_query_t reference_query(const flash_params_t *p, const f
     const cpu_row_t r = cpu_row(p, task, row);
     const flash_sequence_t *s = &task->sequence;
     const int64_t at = flash_row_index(p, g, s, task->batch_index, r.head, r.query);
-    const reference_query_t query = {.bias = cpu_bias_row(p, s, task->batch_index, r.head, r.query),
-                                     .keys = cpu_row_keys(p, task, r),
-                                     .q_index = cpu_row_index(task, &p->q_stride, r),
-                                     .d_o_index = cpu_row_index(task, &g->d_o_stride, r),
-                                     .log_sum = (double)g->row_log_sum[at],
-                                     .d = (double)g->row_d[at]};
+    const reference_query_t query = {
+        .bias = cpu_bias_row(p, s, task->batch_index, r.head, r.query),
+        .dropout = flash_dropout_head(&p->dropout, p->n_heads, task->batch_index, r.head),
+        .query = r.query,
+        .keys = cpu_row_keys(p, task, r),
+        .q_index = cpu_row_index(task, &p->q_stride, r),
+        .d_o_index = cpu_row_index(task, &g->d_o_stride, r),
+        .log_sum = (double)g->row_log_sum[at],
+        .d = (double)g->row_d[at]};
     return query;
 }
 
@@ -52,6 +58,14 @@ static inline double reference_dot(const void *a, int64_t a_index, int32_t a_dty
         dot += (double)element_load(a, a_index + i, a_dtype) *
                (double)element_load(b, b_index + i, b_dtype);
     return dot;
+}
+
+/* Returns what dropout multiplies the weight of a key by. */
+static inline double reference_pair_factor(const flash_params_t *p, const reference_query_t *query,
+                                           int64_t key) {
+    return flash_drops(&p->dropout)
+               ? (double)flash_dropout_factor(&p->dropout, &query->dropout, query->query, key)
+               : 1;
 }
 
 /* Returns P and dS of a row and a key in its range. */
@@ -70,8 +84,9 @@ static inline reference_pair_t reference_pair(const flash_params_t *p, const fla
     const double weight = exp((double)biased - query->log_sum);
     const double dp =
         reference_dot(g->d_o, query->d_o_index, p->o_dtype, p->v, v_index, dtype, p->d_head_v);
-    const double ds = weight * (dp - query->d) * (1 - t * t);
-    const reference_pair_t pair = {biased != -INFINITY, weight, ds, k_index};
+    const double factor = reference_pair_factor(p, query, key);
+    const double ds = weight * (factor * dp - query->d) * (1 - t * t);
+    const reference_pair_t pair = {biased != -INFINITY, factor * weight, ds, k_index};
     return pair;
 }
 

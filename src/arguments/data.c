@@ -5,6 +5,7 @@
 
 #include "arguments/bias_arguments.h"
 #include "arguments/checks.h"
+#include "arguments/dropout_arguments.h"
 #include "arguments/gradients.h"
 #include "arguments/lengths.h"
 #include "arguments/paging.h"
@@ -99,6 +100,7 @@ static flash_status_t check_alignments(const flash_forward_args_t *a, const flas
     FLASH_TRY(arguments_check_page_alignments(&p->pages));
     FLASH_TRY(argument_check_alignment("sinks", a->sinks, sizeof *a->sinks));
     FLASH_TRY(arguments_check_bias_alignments(p));
+    FLASH_TRY(arguments_check_dropout_alignments(p));
     return arguments_check_scale_alignments(p);
 }
 
@@ -133,7 +135,7 @@ static int64_t known_ids(const problem_t *problem) {
                          : problem->page_limits.rows * pages->table_stride;
 }
 
-/* Adds what is neither a tensor nor beside one: lengths, where keys lie, sinks. */
+/* Adds what is neither a tensor nor beside one: lengths, where keys lie, sinks, dropout. */
 static void add_arrays(const flash_forward_args_t *a, const problem_t *problem,
                        regions_t *regions) {
     const int64_t size = sizeof(int32_t);
@@ -143,6 +145,7 @@ static void add_arrays(const flash_forward_args_t *a, const problem_t *problem,
     regions_add_array(regions, "seqused_k", a->seqused_k, a->batch, size);
     regions_add_array(regions, "leftpad_k", a->leftpad_k, a->batch, size);
     regions_add_array(regions, "sinks", a->sinks, a->n_heads, sizeof *a->sinks);
+    arguments_add_dropout(&problem->params, regions);
     arguments_add_pages(&problem->params.pages, a->batch, known_ids(problem), regions);
 }
 

@@ -5,6 +5,7 @@
 
 #include "arguments/bias_arguments.h"
 #include "arguments/checks.h"
+#include "arguments/dropout_arguments.h"
 #include "arguments/executor.h"
 #include "arguments/latent_arguments.h"
 #include "arguments/paging.h"
@@ -14,6 +15,7 @@
 #include "core/status.h"
 #include "core/struct_size.h"
 #include "kernels/common/copy_q.h"
+#include "kernels/common/dropout.h"
 #include "kernels/common/dtype.h"
 
 #include <inttypes.h>
@@ -333,5 +335,8 @@ flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_ar
     FLASH_TRY(arguments_read_bias(checked, &problem->params));
     if (arguments_have_bias(&problem->params))
         problem->features |= FLASH_FEATURE_BIAS;
+    FLASH_TRY(arguments_read_dropout(checked, &problem->params));
+    if (flash_drops(&problem->params.dropout))
+        problem->features |= FLASH_FEATURE_DROPOUT;
     return arguments_read_executor(checked->executor, &problem->executor);
 }

@@ -154,7 +154,7 @@ typedef struct refusal {
     X(reserved32, args->reserved32 = 1, FLASH_ERROR_UNSUPPORTED, "flash_forward_args_t.reserved")  \
     X(reserved_first, args->reserved[0] = 1, FLASH_ERROR_UNSUPPORTED,                              \
       "flash_forward_args_t.reserved is not zero")                                                 \
-    X(reserved_last, args->reserved[4] = 1, FLASH_ERROR_UNSUPPORTED,                               \
+    X(reserved_last, args->reserved[3] = 1, FLASH_ERROR_UNSUPPORTED,                               \
       "flash_forward_args_t.reserved is not zero")                                                 \
     X(softmax_scale_negative, args->softmax_scale = -0.5f, INVALID, "softmax_scale is -0.5")       \
     X(softmax_scale_nan, args->softmax_scale = NAN, INVALID, "softmax_scale is")                   \

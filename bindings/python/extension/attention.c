@@ -189,6 +189,10 @@ static bool read_window(call_t *c) {
     return true;
 }
 
+static bool is_zero(PyObject *object) {
+    return PyFloat_Check(object) && PyFloat_AsDouble(object) == 0;
+}
+
 /* Reads the argument into its member of args, or into the flags. */
 static bool read_member(call_t *c, const member_t *of) {
     PyObject *object = c->arguments[of->place];
@@ -207,7 +211,7 @@ static bool read_member(call_t *c, const member_t *of) {
     case 'p':
         return tensor_read_int32(object, c->args.batch, c->q.device, member);
     case '-':
-        return object == Py_None;
+        return object == Py_None || is_zero(object);
     default:
         return false;
     }

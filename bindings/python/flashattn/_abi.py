@@ -82,6 +82,7 @@ FLASH_FEATURE_SOFTCAP = 4
 FLASH_FEATURE_VARLEN = 8
 FLASH_FEATURE_PAGED = 16
 FLASH_FEATURE_BIAS = 32
+FLASH_FEATURE_DROPOUT = 64
 
 FLASH_MASK_ADD = 1
 FLASH_MASK_BITS = 2
@@ -250,6 +251,17 @@ class flash_mask_t(_SizedStructure):
     ]
 
 
+class flash_dropout_t(_SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("p", c_float),
+        ("seed", c_uint64),
+        ("offset", c_uint64),
+        ("seed_ptr", c_void_p),
+        ("offset_ptr", c_void_p),
+    ]
+
+
 class flash_forward_args_t(_SizedStructure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -293,7 +305,8 @@ class flash_forward_args_t(_SizedStructure):
         ("n_multiprocessors", c_int32),
         ("reserved32", c_int32),
         ("diagonal_offset", c_int64),
-        ("reserved", c_uint64 * 5),
+        ("dropout", c_void_p),
+        ("reserved", c_uint64 * 4),
     ]
 
 

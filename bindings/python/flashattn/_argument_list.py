@@ -45,6 +45,7 @@ COUNT = Kind("int", "int", "i")  # not negative, 32 bits
 FLAG = Kind("bool", "bool", "?")
 POSITIVE = Kind("float?", "float | None", "s")  # None becomes 0
 CAP = Kind("float", "float", "f")  # 0 is none
+PROBABILITY = Kind("float", "float")  # of a struct that members point to
 DTYPE = Kind("ScalarType?", "torch.dtype | None")
 
 
@@ -91,6 +92,8 @@ ATTENTION = (
     Argument("diagonal_offset", INTEGER, 0, "mask"),
     Argument("page_holes", FLAG, False, "mask"),
     Argument("q_descale", FACTORS, None, "q_scales"),
+    Argument("dropout_p", PROBABILITY, 0.0, "dropout"),
+    Argument("rng_state", ARRAY, None, "dropout"),
 )
 OUTPUTS = (
     Argument("out", ARRAY, None, "outputs"),

@@ -69,6 +69,8 @@ def flash_attn_func(
     k_descale: Any = None,
     v_descale: Any = None,
     q_descale: Any = None,
+    dropout_p: float = 0.0,
+    rng_state: Any = None,
     kv_dtype: str | tuple[str | None, str | None] | None = None,
     batch_invariant: bool = False,
     n_multiprocessors: int = 0,
@@ -134,6 +136,12 @@ def flash_attn_func(
     q_descale        CPU only: the same for a q of float8_e4m3fn, with one scale for all query heads
                      of a K/V head; or a float32 array [batch, seqlen_q, n_heads, 1], ragged
                      [total_q, n_heads, 1]: a scale for each token and head
+    dropout_p        at least 0, less than 1: weights are dropped with this probability, and those
+                     that stay are multiplied by 1 / (1 - dropout_p); LSE is without. 0: none
+    rng_state        two integers (seed, offset), needed with dropout_p: the same ones drop the same
+                     weights, whatever kernel computes (flashattn.dropout.kept() says which). A
+                     tuple, or an array [2] of int64 or uint64 on q's device, which is read when the
+                     call computes, so that a captured graph may drop others each time
     kv_dtype         "latent_e4m3": k is an array of latent tokens, uint8 [..., 656] in place of
                      [..., d_head], and v the same array; q has a d_head of 576, O of 512
                      (flashattn.latent makes such arrays in CPU memory). "q8_0" or "q4_0": k and v
@@ -183,6 +191,8 @@ def flash_attn_varlen_func(
     k_descale: Any = None,
     v_descale: Any = None,
     q_descale: Any = None,
+    dropout_p: float = 0.0,
+    rng_state: Any = None,
     kv_dtype: str | tuple[str | None, str | None] | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,

@@ -12,6 +12,7 @@ from typing import Any
 
 from . import _abi, _argument_list, _numbers, _stream, _tensor, latent
 from ._bias import Mask, Sizes, slopes_view
+from ._dropout import Dropout
 from ._paging import Paging
 from ._quant import Quant
 from ._sinks import sinks_view
@@ -74,6 +75,7 @@ class Problem:
         self._set_sinks(given["sinks"])
         self._set_slopes(given["alibi_slopes"])
         self._set_bias_mask(*(given[name] for name in _MASK))
+        self._set_dropout(given["dropout_p"], given["rng_state"])
 
     @property
     def o_dtype(self) -> str:
@@ -241,6 +243,14 @@ class Problem:
         self.args.mask = self._bias_mask.address
         if self._bias_mask.repeats_column:
             self.args.flags |= _abi.FLASH_FLAG_BROADCAST
+
+    def _set_dropout(self, dropout_p: float, rng_state: Any) -> None:
+        if _numbers.real("dropout_p", dropout_p) == 0:
+            return
+        self._dropout = Dropout(dropout_p, rng_state, self.stream)
+        if self._dropout.view is not None:
+            _tensor.check_same_device("q", self.q, rng_state=self._dropout.view)
+        self.args.dropout = self._dropout.address
 
     def _score_sizes(self) -> Sizes:
         keys_differ = self._is_paged or self.cu_seqlens_k is not None

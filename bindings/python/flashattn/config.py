@@ -68,6 +68,7 @@ class Feature(enum.IntFlag):
     VARLEN = _abi.FLASH_FEATURE_VARLEN
     PAGED = _abi.FLASH_FEATURE_PAGED
     BIAS = _abi.FLASH_FEATURE_BIAS
+    DROPOUT = _abi.FLASH_FEATURE_DROPOUT
 
 
 class _ShortForm:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import oracle
+from . import dropout, oracle
 
 
 class Gradients(NamedTuple):
@@ -121,6 +121,8 @@ def _gradients(
     seqused_q: oracle.Lengths = None,
     seqused_k: oracle.Lengths = None,
     leftpad_k: oracle.Lengths = None,
+    dropout_p: float = 0.0,
+    rng_state: tuple[int, int] | None = None,
 ) -> Gradients:
     """Rows that are not used have gradients of 0. o: None: O of the computed P."""
     n_heads, d_head = q.shape[-2:]
@@ -151,7 +153,10 @@ def _gradients(
                 sink=-np.inf if sinks is None else precision.compute.type(sinks[head]),
             )
             join_bias = functools.partial(bias.join, b=b, head=head, q_at=q_at)
-            found = _of_head(row, scale, softcap, join_bias, mask, precision)
+            factors = dropout.factors(
+                dropout_p, rng_state, b, n_heads, head, len(row.q), len(row.k)
+            )
+            found = _of_head(row, scale, softcap, join_bias, mask, factors, precision)
             dq[q_at][:, head] = found.dq
             dk[k_at][:, own] += found.dk
             dv[k_at][:, own] += found.dv
@@ -179,9 +184,11 @@ def _of_head(
     softcap: float,
     join_bias: Callable[[np.ndarray], np.ndarray],
     mask: oracle.Mask,
+    factors: np.ndarray | float,
     precision: Precision,
 ) -> Gradients:
-    """Returns the gradients of one head of one sequence; d_sinks is a number."""
+    """Returns the gradients of one head of one sequence, whose weights dropout multiplies by
+    `factors`; d_sinks is a number."""
     visible = mask.visible(len(x.q), len(x.k))
     term, rounded = precision.term, precision.round
     with np.errstate(all="ignore"):
@@ -196,9 +203,10 @@ def _of_head(
         p, without_sink = (
             np.where(seen, oracle.softmax(scores, sink)[0], 0) for sink in (x.sink, -np.inf)
         )
-        o = oracle.weighted_sum(p, x.v, seen) if x.o is None else x.o
+        kept = (p * factors).astype(precision.compute)
+        o = oracle.weighted_sum(kept, x.v, seen) if x.o is None else x.o
         of_rows = np.where(seen.any(axis=-1), term(x.d_o * o).sum(axis=-1), 0)
-        dp = term(x.d_o) @ term(x.v).T
+        dp = (term(x.d_o) @ term(x.v).T * factors).astype(precision.compute)
         ds = p * (dp + of_rows[:, None] if precision.magnitudes else dp - of_rows[:, None])
         if x.d_lse is not None:
             ds += without_sink * term(x.d_lse)[:, None]
@@ -206,7 +214,7 @@ def _of_head(
         scale = precision.compute.type(scale)
         dq = scale * oracle.weighted_sum(ds, term(x.k), seen)
         dk = scale * oracle.weighted_sum(ds.T, term(x.q), seen.T)
-        dv = oracle.weighted_sum(rounded(p).T, term(x.d_o), seen.T)
+        dv = oracle.weighted_sum(rounded(kept).T, term(x.d_o), seen.T)
         d_sink = -(_weight_of_sink(scores, x.sink) * of_rows).sum()
     return Gradients(dq, dk, dv, np.asarray(d_sink))
 

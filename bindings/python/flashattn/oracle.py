@@ -16,6 +16,8 @@ from typing import Optional
 
 import numpy as np
 
+from . import dropout
+
 Lengths = Optional[Sequence[int]]
 Scales = Optional[np.ndarray]  # [batch, n_heads_kv], or one number
 
@@ -234,6 +236,8 @@ def _attention(
     k_descale: Scales = None,
     v_descale: Scales = None,
     q_descale: Scales = None,
+    dropout_p: float = 0.0,
+    rng_state: tuple[int, int] | None = None,
     hidden_keys: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns (O, LSE), O once per place of rounding. Rows that are not used (seqused_q) have O = 0
@@ -274,6 +278,9 @@ def _attention(
                 -np.inf if sinks is None else precision.compute.type(sinks[head]),
                 mask,
                 hidden,
+                dropout.factors(
+                    dropout_p, rng_state, b, n_heads, head, len(q[q_at]), len(k_b)
+                ),
                 precision,
             )
     return o, lse
@@ -328,9 +335,11 @@ def _attend(
     sink: float,
     mask: Mask,
     hidden: np.ndarray | bool,
+    factors: np.ndarray | float,
     precision: Precision,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns O [places, len_q, d_head_v] and LSE [len_q] of one head of one sequence."""
+    """Returns O [places, len_q, d_head_v] and LSE [len_q] of one head of one sequence, whose weights
+    dropout multiplies by `factors`."""
     visible = mask.visible(len(q), len(k)) & ~np.asarray(hidden)
     with np.errstate(all="ignore"):
         scores = (q @ k.T) * precision.compute.type(scale)
@@ -338,6 +347,7 @@ def _attend(
             scores = softcap * np.tanh(scores / softcap)
         scores = join_bias(scores)
         p, lse = softmax(np.where(visible, scores, -np.inf).astype(precision.compute), sink)
+        p = (p * factors).astype(precision.compute)
         o = [weighted_sum(precision.round_p(p * f) / f, v, visible) for f in precision.places]
     return precision.round_o(np.stack(o)), lse
 

@@ -32,6 +32,7 @@ from ._torch.append import append
 from ._torch.arguments import Outputs
 from ._torch.call import PLACES, Call, named
 from ._torch.combine import combine
+from ._torch.dropout import rng_state_of
 from ._torch.forward import forward, lse_shape, type_of_o
 from ._torch.registration import note_written
 
@@ -75,6 +76,8 @@ def flash_attn_func(
     k_descale: Tensor | float | None = None,
     v_descale: Tensor | float | None = None,
     q_descale: Tensor | float | None = None,
+    dropout_p: float = 0.0,
+    rng_state: Tensor | None = None,
     batch_invariant: bool = False,
     n_multiprocessors: int = 0,
     return_lse: bool = False,
@@ -86,7 +89,8 @@ def flash_attn_func(
     arguments, result and errors.
 
     Lengths and page tables are int32 tensors on the device of q, rows of tables also int64, and
-    out_dtype is a type of torch.
+    out_dtype is a type of torch. With dropout_p and without rng_state, that is drawn from torch's
+    generator of q's device.
     Where torch records operators, it records flashattn::decode if K and V lie in pages, and
     flashattn::fwd otherwise.
     """
@@ -104,9 +108,12 @@ def flash_attn_func(
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
     )  # fmt: skip
     are_plain = attention_chunk is n_multiprocessors is diagonal_offset is _ZERO
-    if not (are_plain and leftpad_k is q_descale is None and page_holes is False):
+    drops = dropout_p != 0 or rng_state is not None
+    if drops or not (are_plain and leftpad_k is q_descale is None and page_holes is False):
         call += attention_chunk, leftpad_k, n_multiprocessors, diagonal_offset, page_holes
         call += (q_descale,)
+        if drops:
+            call += dropout_p, rng_state_of(dropout_p, rng_state, q)
     if extension.forward and not direct.is_compiled():
         found = extension.forward(*call)
         if found is not None:
@@ -136,6 +143,8 @@ def flash_attn_varlen_func(
     k_descale: Tensor | float | None = None,
     v_descale: Tensor | float | None = None,
     q_descale: Tensor | float | None = None,
+    dropout_p: float = 0.0,
+    rng_state: Tensor | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
@@ -173,9 +182,12 @@ def flash_attn_varlen_func(
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
     )  # fmt: skip
     are_plain = attention_chunk is n_multiprocessors is diagonal_offset is _ZERO
-    if not (are_plain and leftpad_k is q_descale is None and page_holes is False):
+    drops = dropout_p != 0 or rng_state is not None
+    if drops or not (are_plain and leftpad_k is q_descale is None and page_holes is False):
         call += attention_chunk, leftpad_k, n_multiprocessors, diagonal_offset, page_holes
         call += (q_descale,)
+        if drops:
+            call += dropout_p, rng_state_of(dropout_p, rng_state, q)
     if extension.forward and not direct.is_compiled():
         found = extension.forward(*call)
         if found is not None:

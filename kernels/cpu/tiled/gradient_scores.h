@@ -3,8 +3,9 @@
  *
  *     S = Q K^T, dP = dO V^T, P = exp(S - log_sum), dS = P (dP - D)
  *
- * with the scale, softcap and bias of the forward pass. Where a row does not see a key P is HIDDEN
- * and dS is 0, whatever Q, K, V and dO hold there.
+ * with the scale, softcap and bias of the forward pass. With dropout P and dP are multiplied by
+ * what weights are, but P in dS is not. Where a row does not see a key P is HIDDEN and dS is 0,
+ * whatever Q, K, V and dO hold there.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_GRADIENT_SCORES_H
 #define FLASH_KERNELS_CPU_TILED_GRADIENT_SCORES_H
@@ -78,6 +79,18 @@ static inline void multiply_pairs(const gradient_parts_t *parts, const gradient_
 
 /* ---- P and dS ---- */
 
+/* Columns whose S and dP are in a level 1 or 2 cache still when they become P and dS. */
+enum { PAIR_COLUMNS = TILE_COLUMNS > 64 ? TILE_COLUMNS : 64 };
+
+/* Multiplies dP by what dropout multiplies the weights by, which P is multiplied by later. */
+NEVER_INLINE void drop_pairs(const gradient_pair_t *pair, int64_t row, flash_range_t columns,
+                             float *dp, float factors[PAIR_COLUMNS]) {
+    const dropout_row_t of = dropout_row_of(&pair->rows->seen, pair->p, &pair->rows->task, row);
+    const int64_t n = (int64_t)columns.end - columns.begin;
+    dropout_factors(&pair->p->dropout, &of, (int64_t)pair->keys.begin + columns.begin, n, factors);
+    multiply_by_factors(dp + columns.begin, factors, n);
+}
+
 /* Caps scores, and multiplies dP - d by the derivative, 1 - tanh^2. A score far below the softcap
  * stays as it is, so that it is not lost among subnormal numbers. */
 static inline void cap_row(float *s, float *dp, int64_t n, const softmax_rule_t *rule, float d) {
@@ -146,6 +159,7 @@ ALWAYS_INLINE void gradient_row(const gradient_parts_t *parts, const gradient_pa
     const softmax_rule_t *rule = &pair->rule;
     const bool caps = rule->softcap != 0, rewrites = caps || rule->has_bias;
     float *s = parts->p + row * parts->s_stride, *dp = parts->ds + row * parts->s_stride;
+    float factors[PAIR_COLUMNS];
     flash_range_t columns = row_columns(&pair->rows->seen, pair->keys, row);
     columns.begin = max32(columns.begin, within.begin);
     columns.end = min32(columns.end, within.end);
@@ -153,18 +167,19 @@ ALWAYS_INLINE void gradient_row(const gradient_parts_t *parts, const gradient_pa
         hide_columns(s, dp, within.begin, within.end);
         return;
     }
+    if (rule->drops)
+        drop_pairs(pair, row, columns, dp, factors);
     if (rewrites)
         rewrite_pairs(pair, row, columns, s, dp);
     const int64_t first = columns.begin / VEC_WIDTH * VEC_WIDTH;
     scores_to_gradients(s + first, dp + first, round_up(columns.end, VEC_WIDTH) - first,
                         rewrites ? 1 : rule->softmax_scale, pair->rows->log_sum[row],
                         caps ? 0 : pair->rows->d[row]);
+    if (rule->drops)
+        multiply_by_factors(s + columns.begin, factors, columns.end - columns.begin);
     hide_columns(s, dp, within.begin, columns.begin);
     hide_columns(s, dp, columns.end, within.end);
 }
-
-/* Columns whose S and dP are in a level 1 or 2 cache still when they become P and dS. */
-enum { PAIR_COLUMNS = TILE_COLUMNS > 64 ? TILE_COLUMNS : 64 };
 
 NEVER_INLINE void gradient_scores(const gradient_parts_t *parts, const gradient_pair_t *pair) {
     const pair_product_t s = {&pair->rows->q, parts->k_panels, parts->p};

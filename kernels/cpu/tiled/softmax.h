@@ -12,6 +12,7 @@
 
 #include "cpu/holes.h"
 #include "cpu/tiled/bias.h"
+#include "cpu/tiled/dropout.h"
 #include "cpu/tiled/scratch.h"
 #include "cpu/tiled/words.h"
 #include "cpu/vector.h"
@@ -48,6 +49,7 @@ typedef struct softmax_rule {
     float softmax_scale;
     float softcap; /* 0: none */
     bool has_bias; /* scores get a bias (add_bias()) */
+    bool drops;    /* weights are dropped (drop_row()) */
     bool rewrites; /* scores are scaled and capped in memory first (rewrite_scores()) */
     float to_log2; /* scores are multiplied by this after that, for units of log2 */
     float slack;   /* REFERENCE_SLACK in units of scores */
@@ -60,8 +62,9 @@ static inline softmax_rule_t softmax_rule(const flash_params_t *p) {
     const bool has_bias = flash_has_bias(&p->bias);
     const bool rewrites = has_bias || softcap != 0 || !is_ordinary(p->softmax_scale);
     const float to_log2 = (rewrites ? 1 : p->softmax_scale) * LOG2_E;
-    const softmax_rule_t rule = {p->softmax_scale, softcap, has_bias,
-                                 rewrites,         to_log2, REFERENCE_SLACK / to_log2};
+    const bool drops = WORD_ELEMENTS == 1 && flash_drops(&p->dropout);
+    const softmax_rule_t rule = {
+        p->softmax_scale, softcap, has_bias, drops, rewrites, to_log2, REFERENCE_SLACK / to_log2};
     return rule;
 }
 
@@ -199,6 +202,14 @@ NEVER_INLINE void hide_holes(float *s, const cpu_holes_t *holes, int64_t n_keys)
             s[first + __builtin_ctz(left)] = -INFINITY;
 }
 
+/* Drops weights of P, whose sum stays. Rows with dropout have words of fp32. */
+NEVER_INLINE void drop_row(const tile_scratch_t *t, const softmax_block_t *block, int64_t row,
+                           flash_range_t columns) {
+    const dropout_row_t of = dropout_row_of(t, block->p, block->task, row);
+    drop_weights(&block->p->dropout, &of, (int64_t)block->keys.begin + columns.begin,
+                 (int64_t)columns.end - columns.begin, t->s + row * t->c_pad + columns.begin);
+}
+
 /* Turns a row's scores into P over the columns that it sees, and the others into zeros. */
 ALWAYS_INLINE void softmax_row(const tile_scratch_t *t, const softmax_block_t *block, int64_t row,
                                int64_t n_columns) {
@@ -217,6 +228,8 @@ ALWAYS_INLINE void softmax_row(const tile_scratch_t *t, const softmax_block_t *b
     if (block->holes)
         hide_holes(s, block->holes, block->keys.end - block->keys.begin);
     scores_to_p(t, row, first, last, rule);
+    if (rule->drops)
+        drop_row(t, block, row, columns);
     clear_p(s, 0, first);
     clear_p(s, last, n_columns);
 }

@@ -15,7 +15,7 @@ from torch import Tensor
 from .. import _abi
 from .._argument_list import FLAG, LENGTHS, MEMBERS
 from .._bias import Sizes
-from . import explain, placement, structs
+from . import dropout, explain, placement, structs
 from .arguments import Outputs, Pages, Unsound, require_flags
 from .call import N_FIRST, PLACES, Call
 from .frame import ForwardFrame
@@ -44,6 +44,7 @@ _NO_BIAS = (0, 0, 0)
 # in the order of the members, and flags.
 _LAST = [argument for argument in MEMBERS if PLACES[argument.name] >= N_FIRST]
 _AT_Q_DESCALE = PLACES["q_descale"] - N_FIRST  # behind these
+_AT_DROPOUT = PLACES["dropout_p"] - N_FIRST
 _NO_MEMBERS = [argument.default or 0 for argument in _LAST if argument.kind is not FLAG]
 _frames: list[ForwardFrame] = []
 
@@ -154,10 +155,11 @@ def _forward(frame: ForwardFrame, call: Call) -> tuple[Tensor, Tensor | None]:
         softmax_scale = _beyond_float32(softmax_scale)
     if softcap and not _ROUNDS_TO_ZERO < softcap <= _FLOAT32_MAX:
         softcap = _beyond_float32(softcap)
-    members = _NO_MEMBERS
+    members, of_dropout = _NO_MEMBERS, 0
     if last:
         more_flags, members = _last(last, batch, index)
         flags |= more_flags
+        of_dropout = dropout.member(frame, last[_AT_DROPOUT:], index)
     device, workspace = (_CPU, frame.workspace) if index < 0 else (_CUDA + index, _NO_WORKSPACE)
     _pack(
         frame.memory,
@@ -204,6 +206,7 @@ def _forward(frame: ForwardFrame, call: Call) -> tuple[Tensor, Tensor | None]:
         *of_bias,
         d_head_v,
         *members,
+        of_dropout,
     )
     if index < 0:
         frame.run_on_cpu()

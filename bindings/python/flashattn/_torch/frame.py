@@ -63,12 +63,17 @@ class AppendFrame(CacheFrame):
 
 
 class ForwardFrame(CacheFrame):
-    """Holds `workspace`, too: the address and the size of memory on the CPU, for calls there."""
+    """Holds the struct dropout, too, and `workspace`: the address and the size of memory on the
+    CPU, for calls there."""
 
-    __slots__ = ("workspace", "_memory", "_ask", "_size", "_size_p")
+    __slots__ = (
+        "dropout", "dropout_address", "workspace", "_memory", "_ask", "_size", "_size_p",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__(structs.FORWARD.size, "flash_forward")
+        self.dropout = bytearray(structs.DROPOUT.size)
+        self.dropout_address = _address_of(self.dropout)
         self.workspace = (0, 0)
         self._ask = _function("flash_workspace_size")
         self._size = ctypes.c_uint64()

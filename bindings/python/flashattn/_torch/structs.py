@@ -40,6 +40,7 @@ FORWARD = _packed(_abi.flash_forward_args_t, "executor")
 PAGING = _packed(_abi.flash_paging_t)
 QUANT = _packed(_abi.flash_quant_t)
 APPEND = _packed(_abi.flash_kv_append_args_t, "executor")
+DROPOUT = _packed(_abi.flash_dropout_t)
 ROTARY = _packed(_abi.flash_rotary_t)
 # Partial results lie in one tensor here: no call passes arrays of pointers.
 COMBINE = _packed(_abi.flash_combine_args_t, "o_partials", "lse_partials", "executor")

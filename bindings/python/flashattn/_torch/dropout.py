@@ -1,0 +1,50 @@
+"""This module passes dropout of attention weights, and draws what says which are dropped from torch's
+generators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _numbers
+from . import placement, structs
+from .arguments import Unsound
+from .frame import ForwardFrame
+
+_TYPES = (torch.int64, torch.uint64)
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+
+def rng_state_of(dropout_p: float, rng_state: Tensor | None, q: Any) -> Tensor | None:
+    """Returns the state of a call: the given one, or if weights are dropped a new one, of torch's
+    generator of q's device. A graph that is captured with it draws another one each time, and
+    recomputation by torch.utils.checkpoint the same one."""
+    if rng_state is not None or not isinstance(q, Tensor):
+        return rng_state
+    if _numbers.real("dropout_p", dropout_p) == 0:
+        return None
+    return torch.randint(_LEAST, _MOST, (2,), dtype=torch.int64, device=q.device)
+
+
+def member(frame: ForwardFrame, last: tuple, index: int) -> int:
+    """Packs flash_dropout_t into the frame, and returns its address; 0 for a call that drops
+    nothing. last: dropout_p and rng_state, or fewer."""
+    if not last or last[0] == 0:
+        return 0
+    dropout_p, rng_state = last
+    if (
+        rng_state is None
+        or rng_state.dtype not in _TYPES
+        or rng_state.shape != (2,)
+        or not rng_state.is_contiguous()
+        or not placement.is_at(rng_state, index)
+    ):
+        raise Unsound
+    address = rng_state.data_ptr()
+    p = float(dropout_p)
+    structs.DROPOUT.pack_into(
+        frame.dropout, 0, structs.DROPOUT.size, p, 0, 0, address, address + 8
+    )
+    return frame.dropout_address
