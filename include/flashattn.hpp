@@ -336,6 +336,14 @@ class Forward {
         return *this;
     }
 
+    /** Weights are dropped, in the backward pass of this call the same ones. Copies of this call
+     * share the struct. */
+    Forward &dropout(const flash_dropout_t &dropout) {
+        dropout_ = std::make_shared<const flash_dropout_t>(dropout);
+        args_.dropout = dropout_.get();
+        return *this;
+    }
+
     /** Who runs the tasks of this call on the CPU: own_threads(), or a struct with all that
      * flash_executor_t can say. Copies of this call share it. */
     Forward &executor(const flash_executor_t &executor) {
@@ -396,6 +404,7 @@ class Forward {
     std::shared_ptr<const flash_paging_t> paging_; /* what args_ points to */
     std::shared_ptr<const flash_quant_t> quant_;
     std::shared_ptr<const flash_mask_t> mask_;
+    std::shared_ptr<const flash_dropout_t> dropout_;
     std::shared_ptr<const flash_executor_t> executor_;
 };
 

@@ -87,14 +87,14 @@ typedef struct flash_bias {
     flash_mask_blocks_t blocks;
 } flash_bias_t;
 
-/* Dropout of weights, as in flash_dropout_t. All zero: nothing is dropped. */
+/* Dropout of weights, as in flash_dropout_t. */
 typedef struct flash_dropout_params {
     const uint64_t *seed_ptr;   /* NULL: nothing is added to seed */
     const uint64_t *offset_ptr; /* NULL: nothing is added to offset */
     uint64_t seed;
     uint64_t offset;
     uint32_t threshold; /* a weight whose 16 bits are below is dropped; 0: none is */
-    float scale;        /* of the weights that stay, 1 / (1 - p) */
+    float scale;        /* of the weights that stay, 1 / (1 - p); 1 if none is dropped */
 } flash_dropout_params_t;
 
 typedef struct flash_params {

@@ -38,6 +38,7 @@ static flash_status_t check_dropout(const flash_forward_args_t *a, const flash_d
 
 flash_status_t arguments_read_dropout(const flash_forward_args_t *checked, flash_params_t *params) {
     flash_dropout_t dropout;
+    params->dropout.scale = 1;
     if (checked->dropout == NULL)
         return FLASH_SUCCESS;
     FLASH_TRY(STRUCT_READ(flash_dropout_t, &dropout, checked->dropout));

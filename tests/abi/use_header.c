@@ -12,6 +12,7 @@ flash_forward_args_t forward_args = FLASH_FORWARD_ARGS_INIT;
 flash_backward_args_t backward_args = FLASH_BACKWARD_ARGS_INIT;
 flash_paging_t paging = FLASH_PAGING_INIT;
 flash_quant_t quant = FLASH_QUANT_INIT;
+flash_dropout_t dropout = FLASH_DROPOUT_INIT;
 flash_combine_args_t combine_args = FLASH_COMBINE_ARGS_INIT;
 flash_quantise_args_t quantise_args = FLASH_QUANTISE_ARGS_INIT;
 flash_rotary_t rotary = FLASH_ROTARY_INIT;
@@ -26,6 +27,7 @@ int main(void) {
     flash_backward_args_t local_backward_args = FLASH_BACKWARD_ARGS_INIT;
     flash_paging_t local_paging = FLASH_PAGING_INIT;
     flash_quant_t local_quant = FLASH_QUANT_INIT;
+    flash_dropout_t local_dropout = FLASH_DROPOUT_INIT;
     flash_combine_args_t local_combine_args = FLASH_COMBINE_ARGS_INIT;
     flash_quantise_args_t local_quantise_args = FLASH_QUANTISE_ARGS_INIT;
     flash_rotary_t local_rotary = FLASH_ROTARY_INIT;
@@ -33,6 +35,7 @@ int main(void) {
     local_forward_args.q = local_tensor;
     local_forward_args.paging = &local_paging;
     local_forward_args.quant = &local_quant;
+    local_forward_args.dropout = &local_dropout;
     local_forward_args.k = flash_tensor_bshd(data, 1, 1, 2);
     local_forward_args.v = flash_tensor_bhsd(data, 1, 1, 2);
     local_backward_args.forward = &local_forward_args;

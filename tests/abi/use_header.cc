@@ -210,6 +210,26 @@ static bool computes_gradients() {
     return good && dk[1] == 4.0f && dv[1] == 1.0f;
 }
 
+/* With one key O is 0 or twice V. */
+static bool drops_weights() {
+    const flashattn::Shape one = {1, 64, 1, 1}, key = {1, 1, 1, 1};
+    const float q[64] = {0}, k[1] = {1}, v[1] = {3};
+    float o[64];
+    int dropped = 0, kept = 0;
+    flash_dropout_t dropout = FLASH_DROPOUT_INIT;
+    dropout.p = 0.5f;
+    dropout.seed = 7;
+    flashattn::Forward call;
+    call.q(q, one).k(k, key).v(v, key).o(o, one).dropout(dropout);
+    std::vector<unsigned char> workspace(static_cast<std::size_t>(call.workspace_size()));
+    call.run(workspace.data(), workspace.size());
+    for (const float value : o) {
+        dropped += value == 0.0f;
+        kept += value == 6.0f;
+    }
+    return dropped > 10 && kept > 10 && dropped + kept == 64;
+}
+
 /* The CPU has no multiprocessors. */
 static bool refuses_multiprocessors() {
     try {
@@ -235,8 +255,8 @@ int main() {
     const bool good = computes() && reads_pages() && takes_scales() && takes_latent_tokens() &&
                       takes_quantised_blocks() && takes_sinks() && takes_slopes_and_masks() &&
                       takes_chunks_and_padding() && appends() && appends_a_narrow_v() &&
-                      computes_gradients() && lends_threads() && refuses_multiprocessors() &&
-                      refuses();
+                      computes_gradients() && drops_weights() && lends_threads() &&
+                      refuses_multiprocessors() && refuses();
     std::puts(good ? "right" : "wrong");
     return good ? 0 : 1;
 }

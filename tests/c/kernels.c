@@ -395,8 +395,11 @@ static bool same_results(const buffers_t *actual, const results_t *expected, int
 
 /* Pages are read alike whatever type O has, and those of bytes, which become fp32, whatever type Q
  * has. They are tried with one of each. */
-static bool tries_pages(types_t types) {
-    return types.o == types.q && (types.q == FLASH_DTYPE_FP32 || !has_byte_elements(types.kv));
+static bool tries_pages(const flash_kernel_t *kernel, types_t types) {
+    flash_config_t config = FLASH_CONFIG_INIT;
+    return flash_kernel_config(kernel, &config) == FLASH_SUCCESS &&
+           (config.features & FLASH_FEATURE_PAGED) != 0 &&
+           (types.o == types.q && (types.q == FLASH_DTYPE_FP32 || !has_byte_elements(types.kv)));
 }
 
 static bool check_shape(const flash_kernel_t *kernel, const flash_config_t *config, types_t types,
@@ -404,9 +407,10 @@ static bool check_shape(const flash_kernel_t *kernel, const flash_config_t *conf
     const shape_t shape = shape_of(i, types.kv);
     const results_t *expected = expected_results(config, types, i);
     buffers_t actual;
-    const bool good = expected != NULL && run(&shape, kernel, types, &actual) &&
-                      same_results(&actual, expected, types.o, tolerance(config, types)) &&
-                      (!tries_pages(types) || same_in_any_pages(&shape, kernel, types, &actual));
+    const bool good =
+        expected != NULL && run(&shape, kernel, types, &actual) &&
+        same_results(&actual, expected, types.o, tolerance(config, types)) &&
+        (!tries_pages(kernel, types) || same_in_any_pages(&shape, kernel, types, &actual));
     if (!good) {
         fprintf(stderr, "%s fails on shape %d with types %d, %d, %d\n", flash_kernel_name(kernel),
                 i, types.kv, types.q, types.o);

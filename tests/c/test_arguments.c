@@ -55,6 +55,16 @@ static flash_mask_t *last_keys_of(flash_forward_args_t *args) {
     return mask;
 }
 
+/* Makes a dropout for one spoiled call. */
+static const flash_dropout_t *dropout_of(float p) {
+    static flash_dropout_t dropout;
+    dropout = (flash_dropout_t)FLASH_DROPOUT_INIT;
+    dropout.p = p;
+    return &dropout;
+}
+
+static const flash_dropout_t ODD_DROPOUT = {.struct_size = 1};
+
 static const float SLOPES[8] = {0};
 
 /* Spoils a valid call. */
@@ -151,6 +161,19 @@ typedef struct refusal {
       "n_multiprocessors is -1: negative")                                                         \
     X(n_multiprocessors_of_the_cpu, args->n_multiprocessors = 1, INVALID,                          \
       "n_multiprocessors is 1, and device is 0x0, not a CUDA device")                              \
+    X(dropout_p_negative, args->dropout = dropout_of(-0.5f), INVALID,                              \
+      "dropout.p is -0.5: not within 0 ... 1, 1 left out")                                         \
+    X(dropout_p_of_1, args->dropout = dropout_of(1), INVALID, "dropout.p is 1: not within")        \
+    X(dropout_p_nan, args->dropout = dropout_of(NAN), INVALID, "dropout.p is")                     \
+    X(dropout_of_another_age, args->dropout = &ODD_DROPOUT, INVALID,                               \
+      "flash_dropout_t.struct_size is 1")                                                          \
+    X(dropout_of_8_bits,                                                                           \
+      (args->dropout = dropout_of(0.5f), args->k.dtype = FLASH_DTYPE_E4M3,                         \
+       args->v.dtype = FLASH_DTYPE_E4M3),                                                          \
+      FLASH_ERROR_UNSUPPORTED, "k.dtype is 4: K and V with dropout are of fp16, bf16 or fp32")     \
+    X(dropout_of_many_heads,                                                                       \
+      (args->dropout = dropout_of(0.5f), args->batch = INT32_MAX, args->n_heads = 4), INVALID,     \
+      "with dropout their product is at most 2^32")                                                \
     X(reserved32, args->reserved32 = 1, FLASH_ERROR_UNSUPPORTED, "flash_forward_args_t.reserved")  \
     X(reserved_first, args->reserved[0] = 1, FLASH_ERROR_UNSUPPORTED,                              \
       "flash_forward_args_t.reserved is not zero")                                                 \
@@ -419,7 +442,7 @@ TEST(configurations_that_cannot_be_looked_up) {
         {reference, FIELD(B_c), 4097, FLASH_ERROR_INVALID_CONFIG, "B_c is 4097"},
         {reference, FIELD(n_warps), 4, FLASH_ERROR_INVALID_CONFIG, "n_warps is 4"},
         {reference, FIELD(async_copy), 1, FLASH_ERROR_INVALID_CONFIG, "async_copy is 1"},
-        {reference, FIELD(features), 64, FLASH_ERROR_INVALID_CONFIG, "0x40"},
+        {reference, FIELD(features), 128, FLASH_ERROR_INVALID_CONFIG, "0x80"},
         {reference, FIELD(B_r), 17, FLASH_ERROR_NOT_BUILT, "REFERENCE (FP32, any, 17, "},
         {reference, FIELD(struct_size), 0, INVALID, "struct_size is 0"},
         {sm80, FIELD(n_warps), 4, FLASH_ERROR_NOT_BUILT, "(FP16, 128, 64, 64, 4)"},

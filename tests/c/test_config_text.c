@@ -178,7 +178,7 @@ TEST(format_refuses_what_has_no_word) {
     c = sm80, c.dtype = 0, check_format_refused(c, "dtype is 0");
     c = sm80, c.dtype = 8, check_format_refused(c, "dtype is 8");
     c = sm90, c.operand_dtype = 8, check_format_refused(c, "operand_dtype is 8");
-    c = sm80, c.features = 64, check_format_refused(c, "features");
+    c = sm80, c.features = 128, check_format_refused(c, "features");
     c = sm80, c.features = -1, check_format_refused(c, "features");
     c = sm80, c.async_copy = 2, check_format_refused(c, "async_copy");
     c = sm80, c.optimized_softmax = -1, check_format_refused(c, "optimized_softmax");

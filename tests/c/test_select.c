@@ -155,14 +155,14 @@ TEST(a_row_serves_its_own_problems_only) {
         problem.dtype = kernel->config.dtype % FLASH_DTYPE_LATENT_E4M3 + 1;
         assert_refused(select_check(kernel, &problem, &all), FLASH_ERROR_UNSUPPORTED, "dtype");
         problem.dtype = kernel->config.dtype;
-        problem.features = 64;
+        problem.features = 128;
         assert_refused(select_check(kernel, &problem, &all), FLASH_ERROR_UNSUPPORTED, "features");
     }
 }
 
 TEST(no_kernel_is_a_refusal) {
     const device_t device = {.number = FLASH_DEVICE_CPU, .isa = 0};
-    const problem_t problem = problem_of(FLASH_DTYPE_FP32, 64);
+    const problem_t problem = problem_of(FLASH_DTYPE_FP32, 128);
     const flash_kernel_t *kernel = NULL;
     char reason[SELECT_REASON_SIZE];
     assert_refused(select_kernel(&problem, &device, &kernel, reason), FLASH_ERROR_UNSUPPORTED,

@@ -54,10 +54,10 @@ def test_legal_for_a_cpu_family(change):
         ({"B_r": 1025}, "B_r is 1025: not within 1 ... 1024"),
         ({"B_c": 0}, "B_c is 0: not within 1 ... 4096"),
         ({"B_c": 4097}, "B_c is 4097: not within 1 ... 4096"),
-        ({"features": 64}, "features is 0x40: the AVX2 family does not have 0x40"),
+        ({"features": 128}, "features is 0x80: the AVX2 family does not have 0x80"),
         (
             {"features": -1},
-            "features is 0xffffffff: the AVX2 family does not have 0xffffffc0",
+            "features is 0xffffffff: the AVX2 family does not have 0xffffff80",
         ),
         *(
             ({field: 1}, f"{field} is 1: it means nothing to the AVX2 family and must be 0")

@@ -93,7 +93,7 @@ def test_a_configuration_passes_the_filters_made_of_it(config, fields):
         ("B_r=any", "unknown value 'any' in 'B_r=any'; known: a number"),
         ("B_r=64=64", "unknown value '64=64' in 'B_r=64=64'"),
         ("d_head=some", "known: a number or any"),
-        ("features=64", "unknown value '64' in 'features=64'; known: causal+window"),
+        ("features=128", "unknown value '128' in 'features=128'; known: causal+window"),
         ("features=causal+alibi", "unknown value 'causal+alibi'"),
         ("B_r=77", "no configuration passes 'B_r=77'"),
         ("ship B_c=33", "no configuration passes 'ship B_c=33'"),

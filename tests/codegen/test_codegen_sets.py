@@ -8,13 +8,14 @@ import pytest
 
 from codegen.facts import (
     BASIC_FEATURES,
+    CPU_FEATURES,
+    DROPOUT_FEATURES,
     PAGED_FEATURES,
     SM80,
     Arch,
     Dtype,
     Feature,
     Op,
-    rows_of,
 )
 from codegen.kernel_rules import computed
 from codegen.legality import legal
@@ -141,11 +142,16 @@ def test_the_known_best_configuration_is_tuned():
 
 def test_ship_has_each_cpu_family_in_each_type_for_every_problem():
     cpu = [c for c in ship() if c.arch < Arch.SM80 and c.op == Op.FORWARD]
+    dropping = [c for c in cpu if c.features & Feature.DROPOUT]
+    cpu = [c for c in cpu if c not in dropping]
     rows = Counter((c.arch, c.dtype) for c in cpu)
     families = (Arch.REFERENCE, Arch.AVX2, Arch.AVX512)
     assert set(rows) >= {(arch, dtype) for arch in families for dtype in Dtype}
     assert set(rows.values()) == {1}
-    assert all(c.d_head == 0 and c.features == rows_of(c.arch, c.op).features for c in cpu)
+    assert all(c.d_head == 0 and c.features == CPU_FEATURES for c in cpu)
+    trained = Counter((c.arch, c.dtype) for c in dropping)
+    assert set(trained) >= {(a, t) for a in families for t in (Dtype.FP16, Dtype.BF16, Dtype.FP32)}
+    assert all(c.d_head == 0 and c.features == DROPOUT_FEATURES for c in dropping)
 
 
 def test_ship_serves_every_sm80_problem_at_every_alignment():

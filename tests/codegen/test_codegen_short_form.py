@@ -225,7 +225,7 @@ def test_any_text_is_read_or_refused(text):
         (replace(AVX512, arch=0), "arch is 0"),
         (replace(AVX512, op=1000), "op is 1000"),
         (replace(AVX512, dtype=8), "dtype is 8"),
-        (replace(AVX512, features=64), "features is 64"),
+        (replace(AVX512, features=128), "features is 128"),
         (replace(AVX512, features=-1), "features is -1"),
         (replace(SM80, async_copy=2), "async_copy is 2"),
         (replace(SM80, optimized_softmax=-1), "optimized_softmax is -1"),

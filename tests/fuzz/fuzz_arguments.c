@@ -162,6 +162,22 @@ static void take_chunk_and_padding(input_t *in, lengths_t *l, flash_forward_args
     a->leftpad_k = given & 2 ? l->leftpad : NULL;
 }
 
+/* ---- Dropout ---- */
+
+static const flash_dropout_t *take_dropout(input_t *in, flash_dropout_t *dropout) {
+    static const uint64_t some = 1;
+    const uint8_t given = take_byte(in);
+    *dropout = (flash_dropout_t)FLASH_DROPOUT_INIT;
+    if (given < 192)
+        return NULL;
+    dropout->p = given & 1 ? take_float(in) : (float)take_byte(in) / 256;
+    dropout->seed = take_byte(in);
+    dropout->offset = take_byte(in);
+    dropout->seed_ptr = given & 2 ? &some : NULL;
+    dropout->offset_ptr = given & 4 ? &some : NULL;
+    return dropout;
+}
+
 /* ---- Calls that read no data ---- */
 
 static flash_status_t check_shape_calls(const flash_forward_args_t *a) {
@@ -267,6 +283,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     pages_t pages;
     scales_t scales;
     flash_mask_t mask;
+    flash_dropout_t dropout;
     if (!initialised)
         CHECK(flash_set_num_threads(2) == FLASH_SUCCESS);
     initialised = true;
@@ -277,6 +294,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint8_t value = take_byte(&in), index = take_byte(&in);
     take_bias(&in, &mask, &args);
     take_chunk_and_padding(&in, &lengths, &args);
+    args.dropout = take_dropout(&in, &dropout);
     const flash_backward_args_t backward = take_backward(&in, &args);
     check_backward_shape_calls(&backward);
     if (check_shape_calls(&args) == FLASH_SUCCESS && args.struct_size == sizeof args &&

@@ -65,6 +65,8 @@ class AttentionProblem:
     diagonal_offset: int = 0
     q_descale: tuple[tuple[float, ...], ...] | float | None = None
     q_token_scales: int | None = None  # the seed of a q_descale of tokens
+    dropout_p: float = 0.0
+    rng_state: tuple[int, int] = (0, 0)
 
     @property
     def types(self) -> tuple[str, str, str]:
@@ -143,7 +145,13 @@ class AttentionProblem:
             "k_descale": self._scales(self.k_descale),
             "v_descale": self._scales(self.v_descale),
             "q_descale": self._scales_of_q(),
+            **self._dropout(),
         }
+
+    def _dropout(self) -> dict[str, object]:
+        if self.dropout_p == 0:
+            return {}
+        return {"dropout_p": self.dropout_p, "rng_state": self.rng_state}
 
     def call_options(self) -> dict[str, object]:
         """Returns keywords of a call: the oracle's, the longest lengths of a ragged batch, and

@@ -32,6 +32,7 @@ STRUCTS = [
     _abi.flash_executor_t,
     _abi.flash_paging_t,
     _abi.flash_quant_t,
+    _abi.flash_dropout_t,
     _abi.flash_mask_t,
     _abi.flash_team_t,
 ]
@@ -97,6 +98,7 @@ PACKED = {
     "FORWARD": (_abi.flash_forward_args_t, {"executor"}),
     "PAGING": (_abi.flash_paging_t, set()),
     "QUANT": (_abi.flash_quant_t, set()),
+    "DROPOUT": (_abi.flash_dropout_t, set()),
     "APPEND": (_abi.flash_kv_append_args_t, {"executor"}),
     "ROTARY": (_abi.flash_rotary_t, set()),
     "COMBINE": (_abi.flash_combine_args_t, {"o_partials", "lse_partials", "executor"}),

@@ -32,16 +32,16 @@ OPERATORS = {
     "fwd": "softmax_scale causal window_left window_right softcap batch_invariant k_descale "
     "v_descale sinks seqused_q seqused_k alibi_slopes attn_mask mask_bits mask_keys "
     "attention_chunk leftpad_k n_multiprocessors mask_head_scale diagonal_offset page_holes "
-    "q_descale",
+    "q_descale dropout_p rng_state",
     "varlen_fwd": "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k page_table v_page_table "
     "page_indptr page_rows softmax_scale causal window_left window_right softcap batch_invariant "
     "k_descale v_descale sinks seqused_q seqused_k alibi_slopes attn_mask mask_bits mask_keys "
     "attention_chunk leftpad_k n_multiprocessors mask_head_scale diagonal_offset page_holes "
-    "q_descale",
+    "q_descale dropout_p rng_state",
     "decode": "seqused_k page_table v_page_table page_indptr page_rows max_seqlen_k softmax_scale "
     "causal window_left window_right softcap batch_invariant k_descale v_descale sinks seqused_q "
     "alibi_slopes attn_mask mask_bits mask_keys attention_chunk leftpad_k n_multiprocessors "
-    "mask_head_scale diagonal_offset page_holes q_descale",
+    "mask_head_scale diagonal_offset page_holes q_descale dropout_p rng_state",
 }
 
 
@@ -92,7 +92,8 @@ def test_every_argument_is_explained() -> None:
 def test_members_are_those_of_the_struct() -> None:
     """Their defaults are 0, and the last ones follow d_head_v in the order of the list."""
     args = _abi.flash_forward_args_t()
-    fields = [name for name, _ in args._fields_ if not name.startswith("reserved")]
+    of_structs = "dropout"  # what it points to has the arguments
+    fields = [x for x, _ in args._fields_ if not x.startswith("reserved") and x != of_structs]
     last = fields[fields.index("d_head_v") + 1 :]
     names = [argument.name for argument in MEMBERS if argument.kind is not FLAG]
     assert [name for name in names if name in last] == last == names[-len(last) :]

@@ -38,6 +38,7 @@ PROBLEMS = {
     "padding": {"leftpad_k": (3, 20), "causal": True},
     "ragged": {**RAGGED, "causal": True, "sinks": SINKS, "tokens": (9, 12)},
     "ragged with less in use": {**RAGGED, "seqused_q": (0, 4, 3), "tokens": (9, 12)},
+    "dropout": {"dropout_p": 0.3, "rng_state": (5, 7), "sinks": SINKS, "causal": True},
     "wide V": {"d_head_v": 7, "softcap": 3.0},
 }
 

@@ -245,12 +245,14 @@ class Problem:
             self.args.flags |= _abi.FLASH_FLAG_BROADCAST
 
     def _set_dropout(self, dropout_p: float, rng_state: Any) -> None:
-        if _numbers.real("dropout_p", dropout_p) == 0:
+        drops = _numbers.real("dropout_p", dropout_p) != 0
+        if not drops and rng_state is None:
             return
         self._dropout = Dropout(dropout_p, rng_state, self.stream)
         if self._dropout.view is not None:
             _tensor.check_same_device("q", self.q, rng_state=self._dropout.view)
-        self.args.dropout = self._dropout.address
+        if drops:
+            self.args.dropout = self._dropout.address
 
     def _score_sizes(self) -> Sizes:
         keys_differ = self._is_paged or self.cu_seqlens_k is not None

@@ -278,9 +278,7 @@ def _attention(
                 -np.inf if sinks is None else precision.compute.type(sinks[head]),
                 mask,
                 hidden,
-                dropout.factors(
-                    dropout_p, rng_state, b, n_heads, head, len(q[q_at]), len(k_b)
-                ),
+                dropout.factors(dropout_p, rng_state, b, n_heads, head, len(q[q_at]), len(k_b)),
                 precision,
             )
     return o, lse
@@ -338,8 +336,8 @@ def _attend(
     factors: np.ndarray | float,
     precision: Precision,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns O [places, len_q, d_head_v] and LSE [len_q] of one head of one sequence, whose weights
-    dropout multiplies by `factors`."""
+    """Returns O [places, len_q, d_head_v] and LSE [len_q] of one head of one sequence. Dropout
+    multiplies its weights by `factors`."""
     visible = mask.visible(len(q), len(k)) & ~np.asarray(hidden)
     with np.errstate(all="ignore"):
         scores = (q @ k.T) * precision.compute.type(scale)

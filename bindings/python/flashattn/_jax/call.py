@@ -20,8 +20,11 @@ from .._attention import workspace_size
 from .._problem import Problem
 from .._tensor import parts_of_kv_dtype
 
-# OPERANDS is the order in which arrays are passed, which the library's handlers have too.
-OPERANDS = ("q", "k", "v", *_argument_list.ARRAYS)
+# OPERANDS is the order in which arrays are passed, which the library's handlers have too. A call that
+# is divided among devices, or mapped, has other numbers of sequences and heads than the whole, by
+# which weights are dropped: there is no dropout.
+ABSENT = _argument_list.names_of("dropout")
+OPERANDS = ("q", "k", "v", *(x for x in _argument_list.ARRAYS if x not in ABSENT))
 
 # These members of flash_forward_args_t, by their names, are attributes of a call.
 _INTEGERS = (
@@ -148,7 +151,9 @@ def numbers_of(options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         argument.name: options[argument.name]
         for argument in ATTENTION
-        if not argument.kind.is_array and options[argument.name] is not argument.default
+        if not argument.kind.is_array
+        and argument.name not in ABSENT
+        and options[argument.name] is not argument.default
     }
 
 

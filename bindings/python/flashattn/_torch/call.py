@@ -51,8 +51,8 @@ def named(call: Call) -> dict[str, Any]:
 
 
 # The extension reads these into members of flash_forward_args_t: each has its place in a call, the
-# letter of its kind, and the offset of the member, or the flag. It gives up a call with q_descale or
-# dropout, which have members of other structs.
+# letter of its kind, and the offset of the member, or the flag. It gives up a call with q_descale
+# or dropout, which have members of other structs.
 _ABSENT = ord("-")
 MEMBERS_OF_CALL = (
     *(

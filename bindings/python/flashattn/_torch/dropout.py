@@ -1,5 +1,4 @@
-"""This module passes dropout of attention weights, and draws what says which are dropped from torch's
-generators."""
+"""This module passes dropout of attention weights, and draws its state from torch's generators."""
 
 from __future__ import annotations
 
@@ -44,7 +43,5 @@ def member(frame: ForwardFrame, last: tuple, index: int) -> int:
         raise Unsound
     address = rng_state.data_ptr()
     p = float(dropout_p)
-    structs.DROPOUT.pack_into(
-        frame.dropout, 0, structs.DROPOUT.size, p, 0, 0, address, address + 8
-    )
+    structs.DROPOUT.pack_into(frame.dropout, 0, structs.DROPOUT.size, p, 0, 0, address, address + 8)
     return frame.dropout_address

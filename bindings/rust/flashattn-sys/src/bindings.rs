@@ -58,6 +58,7 @@ pub const FLASH_FEATURE_SOFTCAP: i32 = 4;
 pub const FLASH_FEATURE_VARLEN: i32 = 8;
 pub const FLASH_FEATURE_PAGED: i32 = 16;
 pub const FLASH_FEATURE_BIAS: i32 = 32;
+pub const FLASH_FEATURE_DROPOUT: i32 = 64;
 pub const FLASH_DEVICE_CPU: i32 = 0;
 pub const FLASH_DEVICE_CUDA: i32 = 0x10000;
 pub const FLASH_DEVICE_CUDA_CURRENT: i32 = 0x1ffff;
@@ -260,6 +261,20 @@ impl flash_mask_t {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct flash_dropout_t {
+    pub struct_size: u32,
+    pub p: f32,
+    pub seed: u64,
+    pub offset: u64,
+    pub seed_ptr: *const u64,
+    pub offset_ptr: *const u64,
+}
+impl flash_dropout_t {
+    pub const INIT: Self = Self { struct_size: size_of::<Self>() as u32, ..unsafe { core::mem::zeroed() } };
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct flash_forward_args_t {
     pub struct_size: u32,
     pub device: i32,
@@ -302,7 +317,8 @@ pub struct flash_forward_args_t {
     pub n_multiprocessors: i32,
     pub reserved32: i32,
     pub diagonal_offset: i64,
-    pub reserved: [u64; 5],
+    pub dropout: *const flash_dropout_t,
+    pub reserved: [u64; 4],
 }
 impl flash_forward_args_t {
     pub const INIT: Self = Self { struct_size: size_of::<Self>() as u32, ..unsafe { core::mem::zeroed() } };
@@ -595,6 +611,13 @@ const _: () = {
     assert!(offset_of!(flash_mask_t, head_scale) == 72);
     assert!(offset_of!(flash_mask_t, block_q) == 80);
     assert!(offset_of!(flash_mask_t, block_k) == 88);
+    assert!(size_of::<flash_dropout_t>() == 40);
+    assert!(offset_of!(flash_dropout_t, struct_size) == 0);
+    assert!(offset_of!(flash_dropout_t, p) == 4);
+    assert!(offset_of!(flash_dropout_t, seed) == 8);
+    assert!(offset_of!(flash_dropout_t, offset) == 16);
+    assert!(offset_of!(flash_dropout_t, seed_ptr) == 24);
+    assert!(offset_of!(flash_dropout_t, offset_ptr) == 32);
     assert!(size_of::<flash_forward_args_t>() == 592);
     assert!(offset_of!(flash_forward_args_t, struct_size) == 0);
     assert!(offset_of!(flash_forward_args_t, device) == 4);
@@ -637,7 +660,8 @@ const _: () = {
     assert!(offset_of!(flash_forward_args_t, n_multiprocessors) == 536);
     assert!(offset_of!(flash_forward_args_t, reserved32) == 540);
     assert!(offset_of!(flash_forward_args_t, diagonal_offset) == 544);
-    assert!(offset_of!(flash_forward_args_t, reserved) == 552);
+    assert!(offset_of!(flash_forward_args_t, dropout) == 552);
+    assert!(offset_of!(flash_forward_args_t, reserved) == 560);
     assert!(size_of::<flash_backward_args_t>() == 456);
     assert!(offset_of!(flash_backward_args_t, struct_size) == 0);
     assert!(offset_of!(flash_backward_args_t, flags) == 4);
