@@ -1327,7 +1327,7 @@ enum flash_quantise_flag {
  */
 typedef struct flash_quantise_args {
     uint32_t struct_size; /**< sizeof(flash_quantise_args_t) */
-    int32_t device;       /**< FLASH_DEVICE_CPU; others are refused so far */
+    int32_t device;       /**< as in flash_forward_args_t; the memory of all pointers is its own */
     int32_t reserved32;   /**< 0 */
     uint32_t flags;       /**< FLASH_QUANTISE_..., FLASH_FLAG_BROADCAST */
     flash_tensor_t x;     /**< [batch, seqlen, n_heads, d_head], or ragged [total, n_heads, d_head];
@@ -1358,7 +1358,12 @@ typedef struct flash_quantise_args {
         }                                                                                          \
     }
 
-/** Quantises; the call returns when all is written. stream must be NULL. */
+/**
+ * Quantises. stream is as in flash_forward(): CPU calls return when all is written, CUDA calls are
+ * enqueued, read no device memory on the host, and may be captured. Codes and scales are the same
+ * bits on all of them, given the same means: sums in fp64, rounded to fp32, which devices add up in
+ * an order of their own. Errors: INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE, CUDA.
+ */
 FLASH_API flash_status_t flash_quantise(const flash_quantise_args_t *args, flash_stream_t stream);
 
 /* ---------------------------------------------------------------------------------------------

@@ -6,23 +6,12 @@
 #ifndef FLASH_KERNELS_CPU_CONVERT_H
 #define FLASH_KERNELS_CPU_CONVERT_H
 
+#include "common/e4m3.h"
 #include "common/key.h"
 
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-
-static inline uint32_t fp32_to_bits(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static inline float fp32_from_bits(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
 
 static inline float fp32_from_bf16(uint16_t half) {
     return fp32_from_bits((uint32_t)half << 16);
@@ -72,21 +61,6 @@ static inline float fp32_from_e4m3(uint8_t code) {
 
 /* An element of e4m3 as vectors load it (tiled/e4m3.h) times this is the element's value. */
 static const float E4M3_UNIT = 0x1p8f;
-
-/* Rounds to the nearest code, the even one of two. What is further than 448 from 0 becomes 448 or
- * -448. Below 2^-6, codes are multiples of 2^-9. It has no branches, so that loops over it can
- * become vectors. */
-static inline uint8_t e4m3_from_fp32(float value) {
-    const uint32_t bits = fp32_to_bits(value);
-    const uint32_t sign = bits >> 24 & 0x80, magnitude = bits & 0x7fffffff;
-    const uint32_t cut = magnitude < 0x43e00000 ? magnitude : 0x43e00000;
-    const float shifted = fp32_from_bits(cut) + 0x1p14f; /* rounds to multiples of 2^-9 */
-    const uint32_t small = fp32_to_bits(shifted) - fp32_to_bits(0x1p14f);
-    const uint32_t half_ulp = 0x7ffff + (cut >> 20 & 1);
-    const uint32_t large = (cut - ((127 - 7) << 23) + half_ulp) >> 20;
-    const uint32_t code = sign | (cut < 0x3c800000 ? small : large);
-    return (uint8_t)(magnitude > 0x7f800000 ? 0x7f : code);
-}
 
 static inline int64_t element_size(int32_t dtype) {
     return dtype_size(dtype);

@@ -4,18 +4,13 @@
  */
 #include "cpu/quantise_rows.h"
 
+#include "common/quantise.h"
 #include "cpu/convert.h"
 
 #include <math.h>
 #include <stdbool.h>
 
-enum { PIECE = 256 }; /* columns */
-static const float LARGEST_CODE = 448;
-
-int64_t quantise_turned_columns(int64_t d) {
-    const int64_t power = d & -d;
-    return power < PIECE ? power : PIECE;
-}
+enum { PIECE = QUANTISE_MOST_TURNED }; /* columns */
 
 quantise_rows_t quantise_row_of(const quantise_rows_t *rows, int64_t i) {
     quantise_rows_t row = *rows;
@@ -80,7 +75,7 @@ void quantise_find_mean(const quantise_rows_t *rows) {
 /* Multiplies n numbers, a power of two, by the Hadamard matrix of Sylvester, over sqrt(n). Elements
  * shrink before they are added, so that no sum of finite ones is as large as it could be. */
 static void turn(float *x, int64_t n) {
-    const float shrink = (float)(1 / sqrt((double)n));
+    const float shrink = quantise_shrink(n);
     for (int64_t i = 0; i < n; i++)
         x[i] *= shrink;
     for (int64_t half = 1; half < n; half *= 2)
@@ -119,12 +114,6 @@ float quantise_largest(const quantise_rows_t *rows) {
             }
         }
     return largest;
-}
-
-/* 2^-126 is the smallest scale: 1 / it is finite, and no digit of it is lost. */
-float quantise_scale(float largest) {
-    const float scale = largest / LARGEST_CODE;
-    return largest == 0 ? 1 : scale > 0x1p-126f ? scale : 0x1p-126f;
 }
 
 void quantise_store(const quantise_rows_t *rows, float scale) {

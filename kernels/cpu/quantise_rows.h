@@ -18,10 +18,6 @@ typedef struct quantise_rows {
     int64_t turned;       /* columns that a Hadamard matrix turns together; 0: none are */
 } quantise_rows_t;
 
-/* Returns how many columns are turned together: the largest power of two that divides d, up to
- * 256. */
-int64_t quantise_turned_columns(int64_t d);
-
 /* Returns row i alone. */
 quantise_rows_t quantise_row_of(const quantise_rows_t *rows, int64_t i);
 
@@ -30,9 +26,6 @@ void quantise_find_mean(const quantise_rows_t *rows);
 
 /* Returns the largest finite magnitude of what is to be quantised: 0 where there is none. */
 float quantise_largest(const quantise_rows_t *rows);
-
-/* Returns the scale that makes this number the largest code. */
-float quantise_scale(float largest);
 
 /* Writes the codes of the rows. What is not finite becomes NaN. */
 void quantise_store(const quantise_rows_t *rows, float scale);

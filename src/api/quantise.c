@@ -7,6 +7,7 @@
 #include "core/call_scope.h"
 #include "core/status.h"
 #include "cpu/cpu_quantise.h"
+#include "cuda/runtime/cuda_quantise.h"
 
 flash_status_t flash_quantise(const flash_quantise_args_t *args, flash_stream_t stream) {
     FLASH_CALL_SCOPE();
@@ -18,5 +19,6 @@ flash_status_t flash_quantise(const flash_quantise_args_t *args, flash_stream_t 
     FLASH_TRY(arguments_read_executor(checked.executor, &executor));
     FLASH_TRY(device_describe(checked.device, &device));
     FLASH_TRY(device_check_stream(&device, stream));
-    return cpu_quantise(&checked, n_tokens, &executor);
+    return device_is_cpu(&device) ? cpu_quantise(&checked, n_tokens, &executor)
+                                  : cuda_quantise(&checked, &device, stream);
 }

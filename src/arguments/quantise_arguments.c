@@ -7,7 +7,7 @@
 #include "arguments/lengths.h"
 #include "arguments/regions.h"
 #include "arguments/tensor.h"
-#include "core/device.h"
+#include "core/int64.h"
 #include "core/status.h"
 #include "core/struct_size.h"
 #include "kernels/common/dtype.h"
@@ -60,8 +60,6 @@ static flash_status_t check_shape(const flash_quantise_args_t *a) {
     FLASH_TRY(argument_check_size("seqlen", a->seqlen));
     FLASH_TRY(argument_check_count("d_head", a->d_head));
     FLASH_TRY(check_heads(a));
-    FLASH_REQUIRE(device_kind(a->device) == device_kind(FLASH_DEVICE_CPU), FLASH_ERROR_UNSUPPORTED,
-                  "device is 0x%x: only the CPU quantises", (unsigned)a->device);
     FLASH_REQUIRE(has_mean(a) == (a->mean != NULL), FLASH_ERROR_INVALID_ARGUMENT,
                   "mean is %p, and flags 0x%" PRIx32
                   ": it goes with FLASH_QUANTISE_MINUS_MEAN alone",
@@ -98,6 +96,7 @@ static flash_status_t check_tensors(const flash_quantise_args_t *a, int64_t n_to
     const bool ragged = a->cu_seqlens != NULL;
     tensor_shape_t x = {.batch = ragged ? 1 : a->batch,
                         .seq = ragged ? n_tokens : a->seqlen,
+                        .longest_seq = a->seqlen,
                         .heads = a->n_heads,
                         .d_head = a->d_head,
                         .element_size = dtype_size(a->x.dtype),
@@ -113,6 +112,30 @@ static flash_status_t check_tensors(const flash_quantise_args_t *a, int64_t n_to
     regions_add(&regions, "codes", &a->codes, &codes);
     FLASH_TRY(check_arrays(a, n_tokens, &regions));
     return regions_check(&regions);
+}
+
+/* ---- Alignment, for CUDA devices ---- */
+
+static flash_status_t check_alignments(const flash_quantise_args_t *a) {
+    FLASH_TRY(argument_check_alignment("x.data", a->x.data, dtype_size(a->x.dtype)));
+    FLASH_TRY(argument_check_alignment("scale", a->scale, sizeof *a->scale));
+    FLASH_TRY(argument_check_alignment("mean", a->mean, sizeof *a->mean));
+    return argument_check_alignment("cu_seqlens", a->cu_seqlens, sizeof *a->cu_seqlens);
+}
+
+/* ---- Tokens ---- */
+
+/* Counts the tokens of the batch. Of a ragged one, what lies in a device's memory says how many:
+ * there may be one. */
+static flash_status_t count_tokens(const flash_quantise_args_t *a, int64_t *n_tokens) {
+    *n_tokens = a->batch * a->seqlen;
+    if (a->cu_seqlens == NULL)
+        return FLASH_SUCCESS;
+    *n_tokens = min64(*n_tokens, 1);
+    if (a->device != FLASH_DEVICE_CPU)
+        return FLASH_SUCCESS;
+    return lengths_check_cu_seqlens("cu_seqlens", a->cu_seqlens, (int32_t)a->batch,
+                                    (int32_t)a->seqlen, n_tokens);
 }
 
 /* ---- Defaults ---- */
@@ -131,10 +154,8 @@ flash_status_t arguments_read_quantise(const flash_quantise_args_t *args,
     FLASH_TRY(STRUCT_READ(flash_quantise_args_t, checked, args));
     set_defaults(checked);
     FLASH_TRY(check_shape(checked));
-    *n_tokens = checked->batch * checked->seqlen;
-    if (checked->cu_seqlens)
-        FLASH_TRY(lengths_check_cu_seqlens("cu_seqlens", checked->cu_seqlens,
-                                           (int32_t)checked->batch, (int32_t)checked->seqlen,
-                                           n_tokens));
+    FLASH_TRY(count_tokens(checked, n_tokens));
+    if (checked->device != FLASH_DEVICE_CPU)
+        FLASH_TRY(check_alignments(checked));
     return check_tensors(checked, *n_tokens);
 }

@@ -6,6 +6,7 @@
 #include "core/status.h"
 #include "cpu/thread_pool.h"
 #include "kernels/common/dtype.h"
+#include "kernels/common/quantise.h"
 #include "kernels/common/sequence.h"
 #include "kernels/cpu/quantise_rows.h"
 

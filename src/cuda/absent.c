@@ -8,6 +8,7 @@
 #include "cuda/runtime/cuda_append.h"
 #include "cuda/runtime/cuda_combine.h"
 #include "cuda/runtime/cuda_device.h"
+#include "cuda/runtime/cuda_quantise.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/measure.h"
 
@@ -87,6 +88,13 @@ flash_status_t cuda_append(const append_params_t *params, const device_t *device
 
 flash_status_t cuda_combine(const flash_combine_args_t *args, const device_t *device,
                             flash_stream_t stream) {
+    (void)args;
+    (void)stream;
+    return absent(device->number);
+}
+
+flash_status_t cuda_quantise(const flash_quantise_args_t *args, const device_t *device,
+                             flash_stream_t stream) {
     (void)args;
     (void)stream;
     return absent(device->number);

@@ -285,7 +285,7 @@ INVALID, UNSUPPORTED = _abi.FLASH_ERROR_INVALID_ARGUMENT, _abi.FLASH_ERROR_UNSUP
         ("flags", 1, INVALID, "flags is 0x1: unknown bits 0x1"),
         ("flags", _abi.FLASH_QUANTISE_MINUS_MEAN, INVALID, "FLASH_QUANTISE_MINUS_MEAN alone"),
         ("mean", 64, INVALID, "FLASH_QUANTISE_MINUS_MEAN alone"),
-        ("device", _abi.FLASH_DEVICE_CUDA, UNSUPPORTED, "only the CPU quantises"),
+        ("device", 5, INVALID, "device is 0x5"),
         ("reserved32", 1, UNSUPPORTED, "reserved is not zero"),
         ("n_scales", 3, INVALID, "not a multiple of n_scales, 3"),
         ("n_heads", 0, INVALID, "n_heads is 0"),

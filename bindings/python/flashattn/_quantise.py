@@ -36,7 +36,7 @@ def quantise(
     cu_seqlens: Any = None,
     max_seqlen: int | None = None,
 ) -> Quantised:
-    """Quantises q, k or v in CPU memory to float8_e4m3fn, with scales that make the largest finite
+    """Quantises q, k or v to float8_e4m3fn, with scales that make the largest finite
     magnitude 448. What is not finite becomes NaN.
 
     x           [batch, seqlen, n_heads, d_head], or with cu_seqlens [total, n_heads, d_head], of
@@ -49,12 +49,14 @@ def quantise(
     cu_seqlens  [batch + 1] int32, or a list, as in flash_attn_varlen_func
     max_seqlen  no sequence is longer; None where cu_seqlens is None
 
-    Raises as flash_attn_func.
+    Arrays in CUDA memory are torch's tensors; the call is enqueued on the stream that they name, as
+    that of flash_attn_func. Raises as flash_attn_func.
     """
     stream = _stream.of_call(x=x, cu_seqlens=cu_seqlens)
     ragged = cu_seqlens is not None
     view = _tensor.tensor_view(x, "x", 3 if ragged else 4, stream)
     ends = _tensor.lengths_view(cu_seqlens, "cu_seqlens", None, stream) if ragged else None
+    _tensor.check_same_device("x", view, cu_seqlens=ends)
     batch = _batch_of(view, ends)
     seqlen = _longest(view, ends, max_seqlen)
     n_heads, d_head = view.shape[-2:]
@@ -88,7 +90,7 @@ def quantise(
         n_scales=n,
         d_head=d_head,
     )
-    check(library().flash_quantise(args, None))
+    check(library().flash_quantise(args, stream))
     return Quantised(codes, descale, mean)
 
 
