@@ -674,6 +674,99 @@ class Append {
     std::shared_ptr<const flash_executor_t> executor_;
 };
 
+/**
+ * One call that quantises Q, K or V to e4m3. The shape of x sets the sizes of the call; args()
+ * reaches everything else. The memory behind the pointers is the caller's, and must outlive run().
+ */
+class Quantise {
+  public:
+    /** What is quantised, of fp16, bf16 or fp32: dtype. Its shape sets batch, seqlen, n_heads and
+     * d_head. */
+    Quantise &x(const void *data, std::int32_t dtype, const Shape &s,
+                Layout layout = Layout::bshd) {
+        args_.x = tensor(data, s, layout);
+        args_.x.dtype = dtype;
+        args_.batch = s.batch;
+        args_.seqlen = s.seqlen;
+        args_.n_heads = s.n_heads;
+        args_.d_head = s.d_head;
+        return *this;
+    }
+
+    /** The codes, which are written, of the shape of x. */
+    Quantise &codes(void *data, const Shape &s, Layout layout = Layout::bshd) {
+        args_.codes = tensor(data, s, layout);
+        return *this;
+    }
+
+    /** The scales, which are written: [batch, n_scales]; n_scales 0: one for each head. */
+    Quantise &scale(float *data, std::int64_t n_scales = 0) {
+        args_.scale = data;
+        args_.n_scales = n_scales;
+        args_.flags &= ~static_cast<std::uint32_t>(FLASH_QUANTISE_TOKENS);
+        return *this;
+    }
+
+    /** Scales of each token and head instead, which are written: [batch, seqlen, n_heads]. */
+    Quantise &token_scale(float *data) {
+        scale(data);
+        args_.flags |= static_cast<std::uint32_t>(FLASH_QUANTISE_TOKENS);
+        return *this;
+    }
+
+    /** Takes the mean of each column off first; the means are written: [batch, n_heads, d_head]. */
+    Quantise &minus_mean(float *data) {
+        args_.mean = data;
+        args_.flags |= static_cast<std::uint32_t>(FLASH_QUANTISE_MINUS_MEAN);
+        return *this;
+    }
+
+    /** Turns the columns of each head by a Hadamard matrix. */
+    Quantise &hadamard() {
+        args_.flags |= static_cast<std::uint32_t>(FLASH_QUANTISE_HADAMARD);
+        return *this;
+    }
+
+    /** The batch is ragged: x() and codes() have all tokens as those of one sequence. cu_seqlens
+     * [batch + 1] is in memory of the device; no sequence is longer than seqlen. After x(). */
+    Quantise &ragged(const std::int32_t *cu_seqlens, std::int64_t batch, std::int64_t seqlen) {
+        args_.cu_seqlens = cu_seqlens;
+        args_.batch = batch;
+        args_.seqlen = seqlen;
+        return *this;
+    }
+
+    /** Who runs the tasks of this call on the CPU, as in Forward. */
+    Quantise &executor(const flash_executor_t &executor) {
+        executor_ = std::make_shared<const flash_executor_t>(executor);
+        args_.executor = executor_.get();
+        return *this;
+    }
+
+    /** FLASH_DEVICE_CPU, the default, or FLASH_DEVICE_CUDA + n. */
+    Quantise &device(std::int32_t number) {
+        args_.device = number;
+        return *this;
+    }
+
+    /** The arguments of the C API, for whatever has no method here. */
+    flash_quantise_args_t &args() noexcept {
+        return args_;
+    }
+    const flash_quantise_args_t &args() const noexcept {
+        return args_;
+    }
+
+    /** Quantises, or enqueues on the stream of a CUDA device. Throws Error. */
+    void run(flash_stream_t stream = nullptr) const {
+        check(flash_quantise(&args_, stream));
+    }
+
+  private:
+    flash_quantise_args_t args_ = FLASH_QUANTISE_ARGS_INIT;
+    std::shared_ptr<const flash_executor_t> executor_; /* what args_ points to */
+};
+
 } // namespace flashattn
 
 #endif

@@ -131,6 +131,21 @@ static bool appends_a_narrow_v() {
     return k[0] == 1 && k[1] == 2 && v[0] == 3 && v[1] == 0;
 }
 
+/* Two heads of two tokens: 3 is the largest code of the first, and its mean 2. */
+static bool quantises() {
+    const flashattn::Shape shape = {1, 2, 2, 1}, tokens = {1, 4, 1, 1};
+    const float x[4] = {1, 448, 3, -448};
+    const std::int32_t ends[3] = {0, 1, 4};
+    unsigned char codes[4] = {}, by_token[4] = {};
+    float scale[2] = {}, mean[2] = {}, token_scale[4] = {};
+    flashattn::Quantise call, ragged;
+    call.x(x, FLASH_DTYPE_FP32, shape).codes(codes, shape).scale(scale).minus_mean(mean).run();
+    ragged.x(x, FLASH_DTYPE_FP32, tokens).codes(by_token, tokens).token_scale(token_scale);
+    ragged.ragged(ends, 2, 3).hadamard().run();
+    return mean[0] == 2 && mean[1] == 0 && codes[0] == 0xfe && codes[2] == 0x7e && scale[1] == 1 &&
+           by_token[3] == 0xfe && token_scale[1] == 1;
+}
+
 /* Key 0 is a step away, and weighs half as much; bits hide key 1. */
 static bool takes_slopes_and_masks() {
     const float q[1] = {0}, k[2] = {1, 2}, v[2] = {3, 6}, slope[1] = {0.69314718f};
@@ -255,7 +270,7 @@ int main() {
     const bool good = computes() && reads_pages() && takes_scales() && takes_latent_tokens() &&
                       takes_quantised_blocks() && takes_sinks() && takes_slopes_and_masks() &&
                       takes_chunks_and_padding() && appends() && appends_a_narrow_v() &&
-                      computes_gradients() && drops_weights() && lends_threads() &&
+                      quantises() && computes_gradients() && drops_weights() && lends_threads() &&
                       refuses_multiprocessors() && refuses();
     std::puts(good ? "right" : "wrong");
     return good ? 0 : 1;

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from device_memory import LAYOUTS, Guarded, download, lengths, upload
-from flashattn import _abi
+from flashattn import _abi, torch_ops
 from flashattn._library import check, library
 from memory import dtype_of
 from pairwise import combined
@@ -209,6 +209,15 @@ def test_a_call_follows_its_stream() -> None:
         found = flashattn.quantise(x)
     side.synchronize()
     assert download(found.codes).tobytes() == flashattn.quantise(values).codes.tobytes()
+
+
+def test_the_operators() -> None:
+    x = upload(_random((2, 150, 4, 64), "bfloat16"))
+    expected = flashattn.quantise(x, minus_mean=True, hadamard=True)
+    found = torch.compile(torch_ops.quantise, fullgraph=True, backend="aot_eager")
+    for call in (torch_ops.quantise, found):
+        for a, b in zip(call(x, minus_mean=True, hadamard=True), expected):
+            assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
 
 # ---- Refusals ----

@@ -194,6 +194,52 @@ def test_attention_of_quantised_arrays(q_tokens: bool, smooth: bool, hadamard: b
     assert np.linalg.norm(o - exact) <= 0.1 * np.linalg.norm(exact)
 
 
+ENDS_Q = (0, 3, 3, 9, 20)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("q_tokens", [False, True])
+def test_attention_of_ragged_batches(kind: str, q_tokens: bool) -> None:
+    """Each sequence is what it is alone: of q and k, of q beside padded k, of padded q."""
+    torch = pytest.importorskip("torch") if kind == "torch" else None
+    q, k, v = (
+        _random((n, h, 64), "float16", i)
+        for i, (n, h) in enumerate([(ENDS_Q[-1], 4)] + [(ENDS[-1], 2)] * 2)
+    )
+    options = {"q_tokens": q_tokens, "causal": True, "return_lse": True}
+    of_q = {"cu_seqlens_q": ENDS_Q, "max_seqlen_q": 11}
+    of_k = {"cu_seqlens_k": ENDS, "max_seqlen_k": 40}
+
+    def call(q: np.ndarray, k: np.ndarray, v: np.ndarray, **lengths: object) -> list[np.ndarray]:
+        if torch is None:
+            return flashattn.flash_attn_fp8(q, k, v, **lengths, **options)
+        for name in {"cu_seqlens_q", "cu_seqlens_k"} & lengths.keys():
+            lengths[name] = torch.tensor(lengths[name], dtype=torch.int32)
+        found = flashattn.flash_attn_fp8(*map(torch.from_numpy, (q, k, v)), **lengths, **options)
+        return [x.numpy() for x in found]
+
+    def assert_is(found: tuple, alone: tuple) -> None:
+        assert found[0].tobytes() == alone[0].tobytes()
+        np.testing.assert_allclose(found[1], alone[1], rtol=1e-6, atol=1e-6)
+
+    o, lse = call(q, k, v, **of_q, **of_k)
+    for b in range(len(ENDS) - 1):
+        at, keys = slice(*ENDS_Q[b : b + 2]), slice(*ENDS[b : b + 2])
+        alone = call(q[None, at], k[None, keys], v[None, keys])
+        assert_is((o[at], lse[:, at]), (alone[0][0], alone[1][0]))
+    padded = [np.stack([x[:40]] * 4) for x in (k, v)]
+    o, lse = call(q, *padded, **of_q)
+    for b in range(len(ENDS) - 1):
+        at = slice(*ENDS_Q[b : b + 2])
+        alone = call(q[None, at], *(x[None, 0] for x in padded))
+        assert_is((o[at], lse[:, at]), (alone[0][0], alone[1][0]))
+    o, lse = call(np.stack([q] * 4), k, v, **of_k)
+    for b in range(len(ENDS) - 1):
+        keys = slice(*ENDS[b : b + 2])
+        alone = call(q[None], k[None, keys], v[None, keys])
+        assert_is((o[b], lse[b]), (alone[0][0], alone[1][0]))
+
+
 def test_smoothing_needs_scores_that_may_shift() -> None:
     q, k, v = (_random((1, 40, 2, 64)) for _ in range(3))
     with pytest.raises(ValueError, match="smooth is True, and softcap is given"):

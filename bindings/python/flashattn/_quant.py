@@ -53,7 +53,7 @@ class Quant:
 
     def _set(self, member: str, scale: View, axes: tuple[str, ...]) -> None:
         self._kept.append(scale)
-        setattr(self.struct, member, scale.data)
+        setattr(self.struct, member, _tensor.address(scale))
         for axis, stride in zip(axes, scale.strides):
             setattr(self.struct, f"{member}_stride_{axis}", stride)
 

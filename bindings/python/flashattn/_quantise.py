@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,11 +127,16 @@ def flash_attn_fp8(
     q_tokens: bool = True,
     smooth: bool | None = None,
     hadamard: bool = True,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
     return_lse: bool = False,
     out_dtype: str | None = None,
     **options: Any,
 ) -> Any:
-    """Computes flash_attn_func of q, k and v in CPU memory, quantised to float8_e4m3fn.
+    """Computes flash_attn_func of q, k and v, quantised to float8_e4m3fn; with cu_seqlens_q or
+    cu_seqlens_k flash_attn_varlen_func.
 
     q_tokens    q has a scale for each token and head; else one for each K/V head
     smooth      the mean of each column of k over its sequence is taken off first; None: where there
@@ -138,27 +144,36 @@ def flash_attn_fp8(
     hadamard    the columns of q and k are turned
     return_lse  also return LSE, of the scores before the mean was taken off
     out_dtype   type of O; None: that of q
-    options     other keywords of flash_attn_func, less pages, k_descale, v_descale and q_descale
+    options     other keywords of that function, less pages, k_descale, v_descale and q_descale
+
+    cu_seqlens_q, cu_seqlens_k, max_seqlen_q and max_seqlen_k are those of flash_attn_varlen_func.
+    Keys that are not in use count in scales and means all the same.
 
     Kernels of this version multiply fp32 on the CPU, which is exact to the quantised values; P is
     not rounded. Raises as flash_attn_func.
     """
-    view = _tensor.tensor_view(q, "q", 4)
-    n_heads_kv = _tensor.tensor_view(k, "k", 4).shape[-2]
+    of_tokens_q = {"cu_seqlens": cu_seqlens_q, "max_seqlen": max_seqlen_q}
+    of_tokens_k = {"cu_seqlens": cu_seqlens_k, "max_seqlen": max_seqlen_k}
+    stream = _stream.of_call(q=q, k=k, v=v)
+    view = _tensor.tensor_view(q, "q", 4 if cu_seqlens_q is None else 3, stream)
+    n_heads_kv = _tensor.tensor_view(k, "k", 4 if cu_seqlens_k is None else 3, stream).shape[-2]
     smooths = _smooths(smooth, options)
     of_q = quantise(q, n_scales=None if q_tokens else n_heads_kv, tokens=q_tokens,
-                    hadamard=hadamard)  # fmt: skip
-    of_k = quantise(k, minus_mean=smooths, hadamard=hadamard)
-    of_v = quantise(v)
-    scales = {"q_descale": of_q.descale, "k_descale": of_k.descale, "v_descale": of_v.descale}
-    options = {**options, **scales, "out_dtype": out_dtype or view.dtype}
-    result = _attention.flash_attn_func(
-        of_q.codes, of_k.codes, of_v.codes, return_lse=return_lse, **options
-    )
+                    hadamard=hadamard, **of_tokens_q)  # fmt: skip
+    of_k = quantise(k, minus_mean=smooths, hadamard=hadamard, **of_tokens_k)
+    of_v = quantise(v, **of_tokens_k)
+    options |= {"q_descale": of_q.descale, "k_descale": of_k.descale, "v_descale": of_v.descale}
+    options |= {"out_dtype": out_dtype or view.dtype, "return_lse": return_lse}
+    call = _attention.flash_attn_func
+    if cu_seqlens_q is not None or cu_seqlens_k is not None:
+        call = _attention.flash_attn_varlen_func
+        options |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q}
+        options |= {"cu_seqlens_k": cu_seqlens_k, "max_seqlen_k": max_seqlen_k}
+    result = call(of_q.codes, of_k.codes, of_v.codes, **options)
     if not isinstance(result, tuple) or not smooths:
         return result
     o, lse = result
-    lse += _lost(q, of_k.mean, options.get("softmax_scale"))
+    lse += _lost(q, of_k.mean, cu_seqlens_q, options.get("softmax_scale"))
     return o, lse
 
 
@@ -173,12 +188,27 @@ def _smooths(smooth: bool | None, options: dict[str, Any]) -> bool:
     return smooths
 
 
-def _lost(q: Any, mean: Any, softmax_scale: float | None) -> Any:
-    """Returns what scores lost, [batch, n_heads, seqlen_q]."""
+def _lost(q: Any, mean: Any, cu_seqlens_q: Any, softmax_scale: float | None) -> Any:
+    """Returns what scores lost: [batch, n_heads, seqlen_q], ragged [n_heads, total_q]."""
     scale = 1 / math.sqrt(q.shape[-1]) if softmax_scale is None else softmax_scale
     group = q.shape[-2] // mean.shape[-2]
     if is_torch(q):
-        own = mean.repeat_interleave(group, 1)
-        return (q.float() * own[:, None]).sum(-1).transpose(1, 2) * scale
-    own = np.repeat(mean, group, 1)
-    return np.einsum("bshd,bhd->bhs", np.asarray(q).astype(np.float32), own) * np.float32(scale)
+        own = _of_tokens_torch(mean.repeat_interleave(group, 1), cu_seqlens_q, q)
+        return (q.float() * own).sum(-1).transpose(-1, -2) * scale
+    own = _of_tokens(np.repeat(mean, group, 1), cu_seqlens_q)
+    lost = np.einsum("...hd,...hd->...h", np.asarray(q).astype(np.float32), own)
+    return lost.swapaxes(-1, -2) * np.float32(scale)
+
+
+def _of_tokens(of_sequences: np.ndarray, cu_seqlens: Any) -> np.ndarray:
+    """Returns what belongs to the sequence of each token, of arrays [batch, n_heads, d_head]."""
+    if cu_seqlens is None:
+        return of_sequences[:, None]
+    return np.repeat(of_sequences, np.diff(np.asarray(cu_seqlens)), 0)
+
+
+def _of_tokens_torch(of_sequences: Any, cu_seqlens: Any, tokens: Any) -> Any:
+    if cu_seqlens is None:
+        return of_sequences[:, None]
+    ends = sys.modules["torch"].as_tensor(cu_seqlens, device=tokens.device)
+    return of_sequences.repeat_interleave(ends.diff(), 0, output_size=len(tokens))

@@ -6,11 +6,12 @@ costs it.
 
     o = flash_attn_func(q, k, v, causal=True)
 
-flash_attn_func, flash_attn_varlen_func, flash_combine and flash_kv_append are those of the package
-flashattn with the same arguments, less `config` and `workspace`, for torch tensors alone. The
-operators are torch.ops.flashattn.fwd, varlen_fwd, decode and combine, each with the overloads
-default (returns O), lse (returns O and LSE) and out (writes to `out` and `lse`), kv_append, which
-writes to its arguments, and bwd and varlen_bwd, which compute gradients. docs/torch.md shows them.
+flash_attn_func, flash_attn_varlen_func, flash_combine, flash_kv_append and quantise are those of
+the package flashattn with the same arguments, less `config` and `workspace`, for torch tensors
+alone. The operators are torch.ops.flashattn.fwd, varlen_fwd, decode and combine, each with the
+overloads default (returns O), lse (returns O and LSE) and out (writes to `out` and `lse`),
+kv_append, which writes to its arguments, quantise and its overload minus_mean, and bwd and
+varlen_bwd, which compute gradients. docs/torch.md shows them.
 
 Attention records gradients of q, k, v and sinks on the CPU, less those of K and V in pages or of
 e4m3; other tensors that require one are refused while gradients are recorded. Under torch.autocast
@@ -26,8 +27,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _numbers
-from ._torch import append_operator, backward, direct, extension, foreign, schemas
+from . import _numbers, _quantise
+from ._torch import (
+    append_operator,
+    backward,
+    direct,
+    extension,
+    foreign,
+    quantise_operator,
+    schemas,
+)
 from ._torch.append import append
 from ._torch.arguments import Outputs
 from ._torch.call import PLACES, Call, named
@@ -36,7 +45,13 @@ from ._torch.dropout import rng_state_of
 from ._torch.forward import forward, lse_shape, type_of_o
 from ._torch.registration import note_written
 
-__all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_combine", "flash_kv_append"]
+__all__ = [
+    "flash_attn_func",
+    "flash_attn_varlen_func",
+    "flash_combine",
+    "flash_kv_append",
+    "quantise",
+]
 
 backward.register()
 _ops = torch.ops.flashattn
@@ -301,6 +316,29 @@ def flash_kv_append(
     foreign.refuse_in(call, append_operator.TENSORS, ("k_new", "k_cache"))
     append_operator.OPERATOR(*call)
     return q_out
+
+
+def quantise(
+    x: Tensor,
+    *,
+    n_scales: int | None = None,
+    tokens: bool = False,
+    minus_mean: bool = False,
+    hadamard: bool = False,
+    cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None,
+) -> _quantise.Quantised:
+    """Quantises to float8_e4m3fn as flashattn.quantise does, for torch tensors: see there for
+    arguments, result and errors. Where torch records operators, it records flashattn::quantise."""
+    foreign.require(x=x)
+    foreign.refuse(cu_seqlens=cu_seqlens)
+    options = {"n_scales": n_scales, "tokens": tokens, "hadamard": hadamard}
+    options |= {"cu_seqlens": cu_seqlens, "max_seqlen": max_seqlen}
+    if direct.is_possible_with(x, cu_seqlens):
+        return _quantise.quantise(x, minus_mean=minus_mean, **options)
+    if minus_mean:
+        return _quantise.Quantised(*quantise_operator.WITH_MEAN(x, **options))
+    return _quantise.Quantised(*quantise_operator.OPERATOR(x, **options), None)
 
 
 def _noted(found: Any, *written: Tensor | None) -> Any:

@@ -13,6 +13,7 @@ frame            holds memory that calls reuse (packed structs, a workspace), an
 explain          finds the message for a call that failed
 registration     registers the operators of attention: schemas, kernels, shapes without data
 append_operator  registers the operator that appends
+quantise_operator  registers the operators that quantise
 backward         registers the operators that compute gradients
 gradients        records gradients where torch records derivatives
 derivatives      refuses tensors that need a derivative
