@@ -19,7 +19,7 @@
 
 enum {
     columns = QUANTISE_COLUMNS,
-    unrolled_rows = 4, /* that a thread loads before it looks at the first */
+    unrolled_rows = 2, /* that a thread loads before it looks at the first */
     warp_threads = 32,
 };
 static constexpr uint32_t whole_warp = 0xffffffffu;
@@ -82,29 +82,45 @@ static __device__ __forceinline__ bool is_first_of_scale(const quantise_params_t
 
 /* ---- Elements ---- */
 
+/* A thread's elements of a row, as they are in memory. */
+template <int DTYPE> union raw_columns {
+    typedef typename dtype_traits<DTYPE>::element element;
+    uint4 words[columns * sizeof(element) / sizeof(uint4)];
+    element elements[columns];
+};
+
 /* Loads columns of a row; those beyond the last are 0. */
+template <int DTYPE, bool ALIGNED>
+static __device__ __forceinline__ raw_columns<DTYPE> load_raw(const void *x, int64_t row,
+                                                              int32_t first, int32_t d_head) {
+    typedef typename dtype_traits<DTYPE>::element element;
+    const element *from = static_cast<const element *>(x) + row + first;
+    raw_columns<DTYPE> raw;
+#pragma unroll
+    for (int i = 0; i < int(sizeof raw.words / sizeof(uint4)); ++i)
+        raw.words[i] = ALIGNED && first < d_head ? reinterpret_cast<const uint4 *>(from)[i]
+                                                 : make_uint4(0, 0, 0, 0);
+    if constexpr (!ALIGNED) {
+#pragma unroll
+        for (int i = 0; i < columns; ++i)
+            if (first + i < d_head)
+                raw.elements[i] = from[i];
+    }
+    return raw;
+}
+
+template <int DTYPE>
+static __device__ __forceinline__ void widen(const raw_columns<DTYPE> &raw,
+                                             float (&values)[columns]) {
+#pragma unroll
+    for (int i = 0; i < columns; ++i)
+        values[i] = dtype_traits<DTYPE>::to_fp32(raw.elements[i]);
+}
+
 template <int DTYPE, bool ALIGNED>
 static __device__ __forceinline__ void load_columns(const void *x, int64_t row, int32_t first,
                                                     int32_t d_head, float (&values)[columns]) {
-    typedef dtype_traits<DTYPE> traits;
-    typedef typename traits::element element;
-    union {
-        uint4 words[columns * sizeof(element) / sizeof(uint4)];
-        element elements[columns];
-    } loaded;
-    const element *from = static_cast<const element *>(x) + row + first;
-    if (ALIGNED && first < d_head) {
-#pragma unroll
-        for (int i = 0; i < int(sizeof loaded.words / sizeof(uint4)); ++i)
-            loaded.words[i] = reinterpret_cast<const uint4 *>(from)[i];
-#pragma unroll
-        for (int i = 0; i < columns; ++i)
-            values[i] = traits::to_fp32(loaded.elements[i]);
-    } else {
-#pragma unroll
-        for (int i = 0; i < columns; ++i)
-            values[i] = !ALIGNED && first + i < d_head ? traits::to_fp32(from[i]) : 0.0f;
-    }
+    widen<DTYPE>(load_raw<DTYPE, ALIGNED>(x, row, first, d_head), values);
 }
 
 template <bool ALIGNED>
@@ -150,11 +166,11 @@ static __device__ __forceinline__ void turn(const quantise_params_t &p, float (&
                 if (i % (2 * half) < half)
                     add_turned(values[i], values[i + half]);
     for (int half = 1; half * columns < p.turned; half *= 2) {
-        const bool is_second = (threadIdx.x & half) != 0;
+        const float sign = (threadIdx.x & half) != 0 ? -1.0f : 1.0f;
 #pragma unroll
         for (int i = 0; i < columns; ++i) {
             const float other = __shfl_xor_sync(whole_warp, values[i], half);
-            values[i] = is_second ? __fsub_rn(other, values[i]) : __fadd_rn(values[i], other);
+            values[i] = __fmaf_rn(values[i], sign, other); /* which is one rounding of a sum */
         }
     }
 }
@@ -178,17 +194,58 @@ derive(const quantise_params_t &p, const float (&mean)[columns], float (&values)
         turn(p, values);
 }
 
+static __device__ __forceinline__ bool all_finite(const float (&values)[columns]) {
+    bool finite = true;
+#pragma unroll
+    for (int i = 0; i < columns; ++i)
+        finite = finite & is_finite(values[i]);
+    return finite;
+}
+
 static __device__ __forceinline__ float largest_of(const float (&values)[columns], float largest) {
+    float among_all = largest;
+#pragma unroll
+    for (int i = 0; i < columns; ++i)
+        among_all = fmaxf(among_all, fabsf(values[i])); /* which passes NaN over */
+    if (among_all <= FLT_MAX)
+        return among_all;
 #pragma unroll
     for (int i = 0; i < columns; ++i)
         largest = is_finite(values[i]) ? fmaxf(largest, fabsf(values[i])) : largest;
     return largest;
 }
 
-static __device__ __forceinline__ void divide(float (&values)[columns], float scale) {
+/* A scale, and what divides by it quickly. */
+typedef struct divisor {
+    float scale;
+    float inverse;
+    bool is_ordinary; /* quick_quotient() serves */
+} divisor_t;
+
+static __device__ __forceinline__ divisor_t divisor_of(float scale) {
+    return {scale, __fdiv_rn(1.0f, scale), scale >= 0x1p-60f};
+}
+
+/* Returns x / scale, rounded to nearest, for a quotient of 2^-11 to 448: the remainder is exact
+ * then, so that one step corrects the first quotient (Markstein, "IA-64 and Elementary Functions",
+ * chapter 8). Smaller quotients stay as small: their codes are 0, of their sign. */
+static __device__ __forceinline__ float quick_quotient(float x, const divisor_t &by) {
+    const float first = __fmul_rn(x, by.inverse);
+    const float remainder = __fmaf_rn(-first, by.scale, x);
+    return copysignf(__fmaf_rn(remainder, by.inverse, first), x);
+}
+
+/* Divides; what is not finite becomes NaN. */
+static __device__ __forceinline__ void divide(float (&values)[columns], const divisor_t &by) {
+    if (by.is_ordinary && all_finite(values)) {
 #pragma unroll
-    for (int i = 0; i < columns; ++i)
-        values[i] = is_finite(values[i]) ? __fdiv_rn(values[i], scale) : NAN;
+        for (int i = 0; i < columns; ++i)
+            values[i] = quick_quotient(values[i], by);
+    } else {
+#pragma unroll
+        for (int i = 0; i < columns; ++i)
+            values[i] = is_finite(values[i]) ? __fdiv_rn(values[i], by.scale) : NAN;
+    }
 }
 
 /* ---- Rows ---- */
@@ -200,9 +257,9 @@ typedef struct place {
     int32_t first; /* column */
 } place_t;
 
-static __device__ __forceinline__ place_t find_place(int32_t lanes, int32_t threads) {
+static __device__ __forceinline__ place_t find_place(int32_t lanes) {
     const int32_t row = (int32_t)threadIdx.x / lanes;
-    return {row, threads / lanes, ((int32_t)threadIdx.x - row * lanes) * columns};
+    return {row, (int32_t)blockDim.x / lanes, ((int32_t)threadIdx.x - row * lanes) * columns};
 }
 
 /* Loads a thread's columns of several of its rows; beyond the last row, those of the last. */
@@ -223,7 +280,7 @@ load_rows(const quantise_params_t &p, const head_rows_t &rows, const place_t &pl
 template <int DTYPE, bool ALIGNED, typename Visit>
 static __device__ __forceinline__ void visit_rows(const quantise_params_t &p,
                                                   const head_rows_t &rows, const Visit &visit) {
-    const place_t place = find_place(p.lanes, QUANTISE_THREADS);
+    const place_t place = find_place(p.lanes);
     const int32_t piece = p.lanes * columns;
     for (int32_t first = place.first; first - place.first < p.d_head; first += piece) {
         float mean[columns];
@@ -272,16 +329,16 @@ template <int DTYPE, bool ALIGNED>
 static __device__ __forceinline__ void quantise_head(const quantise_params_t &p, int64_t item) {
     head_rows_t rows = find_head(p, item, p.n_chunks);
     float *of_head = head_scale_at(p, rows);
-    const float scale = read_scale(of_head);
+    const divisor_t by = divisor_of(read_scale(of_head));
     cut_chunk(rows);
     visit_rows<DTYPE, ALIGNED>(p, rows, [&](int32_t row, int32_t first, float(&values)[columns]) {
-        divide(values, scale);
+        divide(values, by);
         if (row < rows.n)
             store_codes<ALIGNED>(p.codes, row_at(p.codes_stride, rows, row), first, p.d_head,
                                  values);
     });
     if (is_first_of_scale(p, rows))
-        *of_head = scale;
+        *of_head = by.scale;
 }
 
 /* ---- A scale of a token ---- */
@@ -300,7 +357,7 @@ static __device__ __forceinline__ void quantise_token(const quantise_params_t &p
                                                       int32_t first, float (&values)[columns]) {
     const float scale = quantise_scale(largest_of_row(largest_of(values, 0), p.lanes));
     const int64_t token = rows.begin + row + (p.cu_seqlens ? 0 : (int64_t)rows.b * p.seqlen);
-    divide(values, scale);
+    divide(values, divisor_of(scale));
     if (row >= rows.n)
         return;
     store_codes<ALIGNED>(p.codes, row_at(p.codes_stride, rows, row), first, p.d_head, values);
@@ -332,22 +389,22 @@ static __device__ __forceinline__ void quantise_long_token(const quantise_params
         load_piece<DTYPE, ALIGNED>(p, rows, row, first, values);
         largest = largest_of(values, largest);
     }
-    const float scale = quantise_scale(largest_of_row(largest, p.lanes));
+    const divisor_t by = divisor_of(quantise_scale(largest_of_row(largest, p.lanes)));
     for (int32_t first = lane_first; first - lane_first < p.d_head; first += piece) {
         load_piece<DTYPE, ALIGNED>(p, rows, row, first, values);
-        divide(values, scale);
+        divide(values, by);
         if (row < rows.n)
             store_codes<ALIGNED>(p.codes, row_at(p.codes_stride, rows, row), first, p.d_head,
                                  values);
     }
     if (row < rows.n && lane_first == 0)
-        p.scale[token * p.n_heads + rows.head] = scale;
+        p.scale[token * p.n_heads + rows.head] = by.scale;
 }
 
 template <int DTYPE, bool ALIGNED>
 static __device__ __forceinline__ void quantise_tokens(const quantise_params_t &p, int64_t item) {
     head_rows_t rows = find_head(p, p.n_items - 1 - item, p.n_chunks);
-    const place_t place = find_place(p.lanes, QUANTISE_THREADS);
+    const place_t place = find_place(p.lanes);
     cut_chunk(rows);
     if (p.d_head <= p.lanes * columns) {
         visit_rows<DTYPE, ALIGNED>(p, rows,
@@ -362,89 +419,113 @@ static __device__ __forceinline__ void quantise_tokens(const quantise_params_t &
 
 /* ---- Means ---- */
 
-/* A thread's sums over the finite elements of its columns. */
-typedef struct sums {
-    double sum[columns];
-    int32_t counts[columns];
-} sums_t;
+/* What a block knows of its columns. */
+typedef struct column_sums {
+    double of_warp[QUANTISE_MEAN_THREADS / warp_threads][QUANTISE_MOST_MEAN_LANES * columns];
+    int32_t n_left_out[QUANTISE_MOST_MEAN_LANES * columns]; /* elements that are not finite */
+} column_sums_t;
 
-/* Adds up over all tokens of a head that are the thread's. */
-template <int DTYPE, bool ALIGNED>
-static __device__ __forceinline__ void add_up_rows(const quantise_params_t &p,
-                                                   const head_rows_t &rows, const place_t &place,
-                                                   int32_t first, sums_t &sums) {
+/* Adds elements that may not be finite; column is the thread's first one in the block. */
+static __device__ __forceinline__ void add_finite(const float (&values)[columns], int32_t column,
+                                                  int32_t *n_left_out, double (&sum)[columns]) {
 #pragma unroll
-    for (int i = 0; i < columns; ++i) {
-        sums.sum[i] = 0;
-        sums.counts[i] = 0;
+    for (int i = 0; i < columns; ++i)
+        if (is_finite(values[i]))
+            sum[i] += (double)values[i];
+        else
+            atomicAdd(n_left_out + column + i, 1);
+}
+
+/* Loads several rows; those beyond the last are zeros. */
+template <int DTYPE, bool ALIGNED, int N>
+static __device__ __forceinline__ void
+load_raw_rows(const quantise_params_t &p, const head_rows_t &rows, const place_t &place,
+              int32_t row, int32_t first, raw_columns<DTYPE> (&raw)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        const int32_t r = row + i * place.step;
+        raw[i] = load_raw<DTYPE, ALIGNED>(p.x, row_at(p.x_stride, rows, r), first,
+                                          r < rows.n ? p.d_head : 0);
     }
-    for (int32_t row = place.row; row < rows.n; row += unrolled_rows * place.step) {
-        float values[unrolled_rows][columns];
-        load_rows<DTYPE, ALIGNED>(p, rows, place, row, first, values);
+}
+
+/* Adds up over all tokens of a head that are the thread's. It loads the next ones, 32 bytes, before
+ * it looks at those it has. */
+template <int DTYPE, bool ALIGNED>
+static __device__ __forceinline__ void
+add_up_rows(const quantise_params_t &p, const head_rows_t &rows, const place_t &place,
+            int32_t first, int32_t *n_left_out, double (&sum)[columns]) {
+    constexpr int n = 32 / sizeof(raw_columns<DTYPE>);
+    raw_columns<DTYPE> raw[n], next[n];
+    load_raw_rows<DTYPE, ALIGNED>(p, rows, place, place.row, first, raw);
+    for (int32_t row = place.row; row < rows.n; row += n * place.step) {
+        load_raw_rows<DTYPE, ALIGNED>(p, rows, place, row + n * place.step, first, next);
 #pragma unroll
-        for (int j = 0; j < unrolled_rows; ++j)
+        for (int j = 0; j < n; ++j) {
+            float values[columns];
+            widen<DTYPE>(raw[j], values);
+            if (all_finite(values)) {
 #pragma unroll
-            for (int i = 0; i < columns; ++i) {
-                const bool counts = is_finite(values[j][i]) && row + j * place.step < rows.n;
-                sums.sum[i] += counts ? (double)values[j][i] : 0.0;
-                sums.counts[i] += counts;
+                for (int i = 0; i < columns; ++i)
+                    sum[i] += (double)values[i];
+            } else {
+                add_finite(values, place.first, n_left_out, sum);
             }
+            raw[j] = next[j];
+        }
     }
 }
 
 /* Adds up over the threads of a warp that have the same columns. */
-static __device__ __forceinline__ void add_up_warp(int32_t lanes, sums_t &sums) {
+static __device__ __forceinline__ void add_up_warp(int32_t lanes, double (&sum)[columns]) {
     for (int distance = warp_threads / 2; distance >= lanes; distance /= 2)
 #pragma unroll
-        for (int i = 0; i < columns; ++i) {
-            sums.sum[i] += __shfl_xor_sync(whole_warp, sums.sum[i], distance);
-            sums.counts[i] += __shfl_xor_sync(whole_warp, sums.counts[i], distance);
-        }
+        for (int i = 0; i < columns; ++i)
+            sum[i] += __shfl_xor_sync(whole_warp, sum[i], distance);
 }
 
-/* Stores the means of a block's columns, of the sums of its threads. Warps are added up in their
- * order. */
-static __device__ __forceinline__ void store_means(const quantise_params_t &p,
-                                                   const head_rows_t &rows, const place_t &place,
-                                                   int32_t block_first, const sums_t &sums) {
-    constexpr int n_warps = QUANTISE_MEAN_THREADS / warp_threads;
-    constexpr int most_columns = QUANTISE_MOST_MEAN_LANES * columns;
-    __shared__ double sum_of[n_warps][most_columns];
-    __shared__ int32_t count_of[n_warps][most_columns];
-    const int32_t warp = threadIdx.x / warp_threads, column = threadIdx.x;
-    if ((int32_t)(threadIdx.x % warp_threads) < p.mean_lanes)
-#pragma unroll
-        for (int i = 0; i < columns; ++i) {
-            sum_of[warp][place.first + i] = sums.sum[i];
-            count_of[warp][place.first + i] = sums.counts[i];
-        }
-    __syncthreads();
-    if (column < p.mean_lanes * columns && block_first + column < p.d_head) {
-        double sum = 0;
-        int32_t count = 0;
-        for (int i = 0; i < n_warps; ++i) {
-            sum += sum_of[i][column];
-            count += count_of[i][column];
-        }
-        p.mean[((int64_t)rows.b * p.n_heads + rows.head) * p.d_head + block_first + column] =
-            count > 0 ? (float)(sum / (double)count) : 0.0f;
-    }
-    __syncthreads();
+/* Stores the mean of a column, of the sums of warps, in their order. */
+static __device__ __forceinline__ void store_mean(const quantise_params_t &p,
+                                                  const head_rows_t &rows,
+                                                  const column_sums_t &sums, int32_t column) {
+    const int32_t of_head = rows.part * p.mean_lanes * columns + column;
+    const int32_t n = rows.n - sums.n_left_out[column];
+    double sum = 0;
+    for (uint32_t warp = 0; warp < blockDim.x / warp_threads; ++warp)
+        sum += sums.of_warp[warp][column];
+    if (of_head < p.d_head)
+        p.mean[((int64_t)rows.b * p.n_heads + rows.head) * p.d_head + of_head] =
+            n > 0 ? (float)(sum / n) : 0.0f;
+}
+
+static __device__ __forceinline__ column_sums_t &block_sums() {
+    __shared__ column_sums_t sums;
+    return sums;
 }
 
 /* A block finds the means of a few columns of a head, and prepares its scale. */
 template <int DTYPE, bool ALIGNED>
 static __device__ __forceinline__ void find_means(const quantise_params_t &p, int64_t item) {
-    const int32_t block_columns = p.mean_lanes * columns;
-    const head_rows_t rows = find_head(p, item, (p.d_head + block_columns - 1) / block_columns);
-    const place_t place = find_place(p.mean_lanes, QUANTISE_MEAN_THREADS);
-    const int32_t block_first = rows.part * block_columns;
-    sums_t sums;
-    add_up_rows<DTYPE, ALIGNED>(p, rows, place, block_first + place.first, sums);
-    add_up_warp(p.mean_lanes, sums);
-    store_means(p, rows, place, block_first, sums);
+    column_sums_t &sums = block_sums();
+    const int32_t n = p.mean_lanes * columns;
+    const head_rows_t rows = find_head(p, item, (p.d_head + n - 1) / n);
+    const place_t place = find_place(p.mean_lanes);
+    double sum[columns] = {};
+    for (int32_t i = threadIdx.x; i < n; i += blockDim.x)
+        sums.n_left_out[i] = 0;
+    __syncthreads();
+    add_up_rows<DTYPE, ALIGNED>(p, rows, place, rows.part * n + place.first, sums.n_left_out, sum);
+    add_up_warp(p.mean_lanes, sum);
+    if ((int32_t)(threadIdx.x % warp_threads) < p.mean_lanes)
+#pragma unroll
+        for (int i = 0; i < columns; ++i)
+            sums.of_warp[threadIdx.x / warp_threads][place.first + i] = sum[i];
+    __syncthreads();
+    for (int32_t i = threadIdx.x; i < n; i += blockDim.x)
+        store_mean(p, rows, sums, i);
     if (!p.by_token && is_first_of_scale(p, rows))
         *head_scale_at(p, rows) = 0;
+    __syncthreads();
 }
 
 /* ---- Kernels ---- */
@@ -461,9 +542,9 @@ static __device__ __forceinline__ void find_means(const quantise_params_t &p, in
 
 #define KERNELS(TYPE, DTYPE)                                                                       \
     KERNEL(mean, QUANTISE_MEAN_THREADS, 1, TYPE, DTYPE, find_means)                                \
-    KERNEL(largest, QUANTISE_THREADS, 2, TYPE, DTYPE, find_largest)                                \
-    KERNEL(heads, QUANTISE_THREADS, 2, TYPE, DTYPE, quantise_head)                                 \
-    KERNEL(tokens, QUANTISE_THREADS, 2, TYPE, DTYPE, quantise_tokens)
+    KERNEL(largest, QUANTISE_THREADS, 4, TYPE, DTYPE, find_largest)                                \
+    KERNEL(heads, QUANTISE_THREADS, 3, TYPE, DTYPE, quantise_head)                                 \
+    KERNEL(tokens, QUANTISE_THREADS, 4, TYPE, DTYPE, quantise_tokens)
 
 KERNELS(fp16, FLASH_DTYPE_FP16)
 KERNELS(bf16, FLASH_DTYPE_BF16)

@@ -36,8 +36,8 @@ FLASH_HOST_DEVICE static inline float quantise_scale(float largest) {
 /* ---- Kernels for CUDA devices ---- */
 
 enum {
-    QUANTISE_THREADS = 256,      /* per block */
-    QUANTISE_MEAN_THREADS = 512, /* per block that finds means */
+    QUANTISE_THREADS = 256,      /* per block, at most */
+    QUANTISE_MEAN_THREADS = 768, /* per block that finds means, at most */
     QUANTISE_COLUMNS = 8,        /* that a thread has at once */
     QUANTISE_CHUNK = 128,        /* tokens of a head that a block quantises */
     QUANTISE_MOST_MEAN_LANES = 16,

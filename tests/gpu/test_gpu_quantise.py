@@ -228,7 +228,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="cu_seqlens is on the CPU, x on CUDA device 0"):
         flashattn.quantise(x, cu_seqlens=[0, 5], max_seqlen=5)
     codes, scale = torch.empty(1, 5, 2, 8, device="cuda", dtype=torch.uint8), torch.ones(9).cuda()
-    with pytest.raises(ValueError, match=r"scale is 0x[0-9a-f]+: not aligned to 4 bytes"):
+    with pytest.raises(ValueError, match=r"scale is 0x[0-9a-f]+: not aligned to its elements of 4 bytes"):
         _quantise_into(x[None], codes, scale.view(torch.uint8)[1:], None, 0)
 
 
@@ -247,7 +247,7 @@ def _walk() -> None:
 
 
 @pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="no compute-sanitizer here")
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck"])
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 def test_sanitizers(tool: str) -> None:
     command = ["compute-sanitizer", "--tool", tool, "--kernel-regex", "kns=flash_quantise"]
     own = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -107,6 +107,13 @@ static quantise_params_t params_of(const flash_quantise_args_t *a, const device_
 
 /* ---- Launches ---- */
 
+/* Returns the threads of a block: whole warps, one thread for each of a row's lanes and each of two
+ * tokens, as far as there are so many. */
+static int32_t count_threads(int64_t n_tokens, int32_t lanes, int32_t most) {
+    enum { WARP = 32, TOKENS = 2 };
+    return (int32_t)min64(divide_up(divide_up(n_tokens, TOKENS) * lanes, WARP) * WARP, most);
+}
+
 static flash_status_t enqueue(kernel_t kernel, quantise_params_t params, int64_t n_parts,
                               int32_t threads, flash_stream_t stream) {
     params.n_items = (int64_t)params.batch * params.n_heads * n_parts;
@@ -120,7 +127,8 @@ static flash_status_t begin_scales(const quantise_params_t *p, kernel_t mean,
     const int64_t n_scales = (int64_t)p->batch * p->n_scales;
     if (p->mean != NULL)
         return enqueue(mean, *p, divide_up(p->d_head, p->mean_lanes * QUANTISE_COLUMNS),
-                       QUANTISE_MEAN_THREADS, stream);
+                       count_threads(max64(p->seqlen, 1), p->mean_lanes, QUANTISE_MEAN_THREADS),
+                       stream);
     if (!p->by_token)
         FLASH_TRY_CUDA(cudaMemsetAsync(p->scale, 0, (size_t)n_scales * sizeof(float), stream));
     return FLASH_SUCCESS;
@@ -130,13 +138,15 @@ static flash_status_t enqueue_all(const flash_quantise_args_t *a, const device_t
                                   flash_stream_t stream) {
     const quantise_params_t p = params_of(a, device);
     const kernels_t kernels = kernels_of(a->x.dtype);
+    const int64_t chunk = max64(1, min64(p.seqlen, QUANTISE_CHUNK));
+    const int32_t threads = count_threads(chunk, p.lanes, QUANTISE_THREADS);
     if (a->batch == 0)
         return FLASH_SUCCESS;
     FLASH_TRY(begin_scales(&p, kernels.mean, stream));
     if (p.by_token)
-        return enqueue(kernels.tokens, p, p.n_chunks, QUANTISE_THREADS, stream);
-    FLASH_TRY(enqueue(kernels.largest, p, p.n_chunks, QUANTISE_THREADS, stream));
-    return enqueue(kernels.heads, p, p.n_chunks, QUANTISE_THREADS, stream);
+        return enqueue(kernels.tokens, p, p.n_chunks, threads, stream);
+    FLASH_TRY(enqueue(kernels.largest, p, p.n_chunks, threads, stream));
+    return enqueue(kernels.heads, p, p.n_chunks, threads, stream);
 }
 
 flash_status_t cuda_quantise(const flash_quantise_args_t *args, const device_t *device,
