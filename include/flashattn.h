@@ -603,7 +603,10 @@ enum flash_flag {
     FLASH_FLAG_BROADCAST = 8,
     /* paging.page_table may have holes, ids below 0, anywhere in a row: their pages have no keys to
      * read (see flash_paging_t). On CUDA devices not with every type of K: the library says. */
-    FLASH_FLAG_PAGE_HOLES = 16
+    FLASH_FLAG_PAGE_HOLES = 16,
+    /* quant.k_scale and quant.v_scale have a scale for each page and K/V head, as caches have that
+     * were quantised page by page (see flash_quant_t). On the CPU. */
+    FLASH_FLAG_PAGE_SCALES = 32
 };
 
 /**
@@ -668,6 +671,11 @@ typedef struct flash_paging {
  * decoded K; V's multiplies O. Scales are data like K and V: of any value, and not looked at before
  * the call computes.
  *
+ * With FLASH_FLAG_PAGE_SCALES K and V are in pages, and both arrays [n_pages, n_heads_kv]:
+ * stride_batch is the stride of a page, that of paging.page_table for K and of paging.v_page_table
+ * for V, or of a slot. Scales of pages that no sequence has are not looked at. CUDA kernels and
+ * flash_kv_append() know no scales of pages yet.
+ *
  * Beside K and V of e4m3, Q may be of e4m3, too. A value of Q is q_scale * q_token_scale * element:
  * the first for each batch entry and K/V head, as K's, for all query heads of that; the second for
  * each token and query head, that at b * stride_batch + i * stride_seq + h * stride_head. Strides
@@ -679,8 +687,9 @@ typedef struct flash_paging {
 typedef struct flash_quant {
     uint32_t struct_size;         /**< sizeof(flash_quant_t) */
     int32_t reserved32;           /**< 0 */
-    const float *k_scale;         /**< [batch, n_heads_kv]; NULL: every scale is 1 */
-    const float *v_scale;         /**< [batch, n_heads_kv]; NULL: every scale is 1 */
+    const float *k_scale;         /**< [batch, n_heads_kv], or [n_pages, n_heads_kv]; NULL: every
+                                     scale is 1 */
+    const float *v_scale;         /**< the same */
     int64_t k_scale_stride_batch; /**< in elements, never negative; 0 without the array */
     int64_t k_scale_stride_head;
     int64_t v_scale_stride_batch;
@@ -694,7 +703,7 @@ typedef struct flash_quant {
                                            ignored for a ragged batch */
     int64_t q_token_scale_stride_seq;
     int64_t q_token_scale_stride_head;
-    /* 0. What else may come, such as scales of blocks of tokens of K and V, is appended. */
+    /* 0. What else may come is appended. */
     uint64_t reserved[1];
 } flash_quant_t;
 

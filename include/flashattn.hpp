@@ -141,7 +141,7 @@ inline flash_paging_t page_table(const Shape &pool, const std::int32_t *ids, std
 }
 
 /** Scales of K and V of e4m3, for Forward::scales() and Append::scales(): contiguous [batch,
- * n_heads_kv] each, nullptr: 1.
+ * n_heads_kv] each, with Forward::page_scales() [n_pages, n_heads_kv]; nullptr: 1.
  */
 inline flash_quant_t scale_arrays(const float *k, const float *v, std::int64_t n_heads_kv) {
     flash_quant_t quant = FLASH_QUANT_INIT;
@@ -304,6 +304,12 @@ class Forward {
     /** Ids of the page table below 0 are holes: FLASH_FLAG_PAGE_HOLES. */
     Forward &page_holes() {
         args_.flags |= static_cast<std::uint32_t>(FLASH_FLAG_PAGE_HOLES);
+        return *this;
+    }
+
+    /** scales() has arrays [n_pages, n_heads_kv], of pages: FLASH_FLAG_PAGE_SCALES. */
+    Forward &page_scales() {
+        args_.flags |= static_cast<std::uint32_t>(FLASH_FLAG_PAGE_SCALES);
         return *this;
     }
 

@@ -31,10 +31,10 @@ typedef struct flash_pages {
     int32_t n_pages;        /* in the pool */
 } flash_pages_t;
 
-/* Scales of K or of V of e4m3, by batch entry and K/V head. */
+/* Scales of K or of V of e4m3, by batch entry and K/V head, or, for CPU kernels alone, by page. */
 typedef struct flash_scale {
-    const float *data; /* NULL: every scale is 1 */
-    int64_t stride_batch;
+    const float *data;    /* NULL: every scale is 1 */
+    int64_t stride_batch; /* negative: -1 - the stride of a page (common/scale.h) */
     int64_t stride_head;
 } flash_scale_t;
 

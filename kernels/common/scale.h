@@ -29,6 +29,22 @@ FLASH_HOST_DEVICE static inline float flash_scale_at(const flash_scale_t *scale,
     return flash_scale_load(scale->data, b * scale->stride_batch + head_kv * scale->stride_head);
 }
 
+/* Returns a stride of batch entries that says that scales are those of pages, one such stride
+ * apart. */
+static inline int64_t flash_page_scale_stride(int64_t stride) {
+    return -1 - stride;
+}
+
+static inline int flash_has_page_scales(const flash_scale_t *scale) {
+    return scale->stride_batch < 0;
+}
+
+/* Returns the scale of a page. */
+static inline float flash_page_scale_at(const flash_scale_t *scale, int64_t page, int64_t head_kv) {
+    const int64_t stride = -1 - scale->stride_batch;
+    return flash_scale_load(scale->data, page * stride + head_kv * scale->stride_head);
+}
+
 /* Returns the scale of a row of Q of e4m3: of token i, counted as Q's strides do, and a query head.
  */
 FLASH_HOST_DEVICE static inline float flash_q_scale_at(const flash_params_t *p, int64_t b,

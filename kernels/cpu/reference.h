@@ -58,7 +58,8 @@ static inline float reference_score(const flash_params_t *p, const cpu_task_t *t
     float dot = 0;
     for (int64_t i = 0; i < row->d; i++)
         dot += row->q[i] * key_load(p->k, index, i, dtype);
-    const float k_scale = flash_scale_at(&p->k_scale, task->batch_index, task->head_kv);
+    const float k_scale = cpu_head_scale(&p->k_scale, task) *
+                          cpu_page_scale(p, task, &p->k_scale, k.table, key, task->head_kv);
     const float score = dot * k_scale * p->softmax_scale;
     const float capped = p->softcap != 0 ? p->softcap * tanhf(score / p->softcap) : score;
     return cpu_biased_score(&p->bias, &row->bias, capped, (int32_t)key);
@@ -110,11 +111,12 @@ static inline void reference_add_key(const flash_params_t *p, const cpu_task_t *
     const float kept = weight * reference_factor(p, row, key);
     const cpu_kv_t v = cpu_kv_v(p);
     const int64_t index = cpu_key_index(p, task, &v, key);
+    const float of_page = cpu_page_scale(p, task, &p->v_scale, v.table, key, task->head_kv);
     row->sum += weight;
     if (p->v_dtype == dtype) /* a constant */
-        reference_add_value(p, dtype, row, index, kept);
+        reference_add_value(p, dtype, row, index, kept * of_page);
     else
-        reference_add_value(p, p->v_dtype, row, index, kept);
+        reference_add_value(p, p->v_dtype, row, index, kept * of_page);
 }
 
 /* Returns the sum with the weight of the row's sink, as sum_with_sink() does, but in double. */
@@ -129,7 +131,7 @@ static inline double reference_divisor(const flash_params_t *p, const cpu_task_t
 static inline void reference_store(const flash_params_t *p, const cpu_task_t *task,
                                    const reference_row_t *row, int64_t row_index) {
     const cpu_row_t r = cpu_row(p, task, row_index);
-    const double v_scale = (double)flash_scale_at(&p->v_scale, task->batch_index, task->head_kv);
+    const double v_scale = (double)cpu_head_scale(&p->v_scale, task);
     const double divisor = reference_divisor(p, task, row, r);
     void *o = task->o_partial ? task->o_partial : p->o;
     const int32_t dtype_o = task->o_partial ? FLASH_DTYPE_FP32 : p->o_dtype;

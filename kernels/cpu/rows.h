@@ -86,6 +86,21 @@ static inline flash_kv_run_t cpu_page_run(const flash_params_t *p, const cpu_tas
     return run;
 }
 
+/* Returns the scale of K or V of e4m3 for the task's head; 1 where each page has its own. */
+static inline float cpu_head_scale(const flash_scale_t *scale, const cpu_task_t *task) {
+    return flash_has_page_scales(scale) ? 1
+                                        : flash_scale_at(scale, task->batch_index, task->head_kv);
+}
+
+/* Returns the scale of a key's page; 1 where pages have none. */
+static inline float cpu_page_scale(const flash_params_t *p, const cpu_task_t *task,
+                                   const flash_scale_t *scale, const int32_t *table, int64_t key,
+                                   int64_t head_kv) {
+    return flash_has_page_scales(scale)
+               ? flash_page_scale_at(scale, cpu_page_run(p, task, table, key).entry, head_kv)
+               : 1;
+}
+
 /* Returns the index of a key's first element in K or V. */
 static inline int64_t cpu_key_index(const flash_params_t *p, const cpu_task_t *task,
                                     const cpu_kv_t *kv, int64_t key) {

@@ -6,6 +6,7 @@
 #include "arguments/checks.h"
 #include "core/status.h"
 #include "core/struct_size.h"
+#include "kernels/common/scale.h"
 
 #include <inttypes.h>
 
@@ -54,8 +55,32 @@ static flash_status_t check_q_scale(const flash_q_scale_t *scale, int32_t dtype)
     return check_stride(Q_TOKEN_SCALE, "head", scale->of_token, stride->head);
 }
 
+static bool has_page_scales(const flash_forward_args_t *checked) {
+    return (checked->flags & FLASH_FLAG_PAGE_SCALES) != 0;
+}
+
+static flash_status_t check_page_scales(const flash_forward_args_t *checked) {
+    if (!has_page_scales(checked))
+        return FLASH_SUCCESS;
+    FLASH_REQUIRE(checked->paging != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "flags has FLASH_FLAG_PAGE_SCALES, and paging is NULL: there are no pages");
+    FLASH_REQUIRE(checked->quant != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "flags has FLASH_FLAG_PAGE_SCALES, and quant is NULL: there are no scales");
+    FLASH_REQUIRE(checked->device == FLASH_DEVICE_CPU, FLASH_ERROR_UNSUPPORTED,
+                  "flags has FLASH_FLAG_PAGE_SCALES, and device is 0x%x: only kernels for the CPU "
+                  "take scales of pages",
+                  (unsigned)checked->device);
+    return FLASH_SUCCESS;
+}
+
+/* One page has a stride, too, which says that it is one. */
+static void set_page_strides(flash_scale_t *scale) {
+    if (scale->data != NULL)
+        scale->stride_batch = flash_page_scale_stride(scale->stride_batch);
+}
+
 static void drop_unused_strides(const flash_forward_args_t *checked, flash_scale_t *scale) {
-    if (checked->batch == 1)
+    if (checked->batch == 1 && !has_page_scales(checked))
         scale->stride_batch = 0;
     if (checked->n_heads_kv == 1)
         scale->stride_head = 0;
@@ -72,6 +97,7 @@ static flash_q_scale_t q_scale_of(const flash_quant_t *g, bool is_ragged) {
 
 flash_status_t arguments_read_quant(const flash_forward_args_t *checked, flash_params_t *params) {
     flash_quant_t g;
+    FLASH_TRY(check_page_scales(checked));
     if (checked->quant == NULL)
         return FLASH_SUCCESS;
     FLASH_TRY(STRUCT_READ(flash_quant_t, &g, checked->quant));
@@ -83,6 +109,10 @@ flash_status_t arguments_read_quant(const flash_forward_args_t *checked, flash_p
     FLASH_TRY(check_scale(V_SCALE, &params->v_scale, checked->k.dtype));
     drop_unused_strides(checked, &params->k_scale);
     drop_unused_strides(checked, &params->v_scale);
+    if (has_page_scales(checked)) {
+        set_page_strides(&params->k_scale);
+        set_page_strides(&params->v_scale);
+    }
     params->q_scale = q_scale_of(&g, checked->cu_seqlens_q != NULL);
     FLASH_TRY(check_q_scale(&params->q_scale, checked->q.dtype));
     drop_unused_strides(checked, &params->q_scale.of_head);
@@ -93,14 +123,16 @@ flash_status_t arguments_read_quant(const flash_forward_args_t *checked, flash_p
 
 /* Scales are treated as a tensor whose rows have one element. */
 static flash_tensor_t tensor_of(const flash_scale_t *scale) {
+    const int64_t stride = scale->stride_batch;
     return (flash_tensor_t){.data = (void *)scale->data,
-                            .stride_batch = scale->stride_batch,
+                            .stride_batch = stride < 0 ? flash_page_scale_stride(stride) : stride,
                             .stride_head = scale->stride_head};
 }
 
 /* A scale that is not given is an empty tensor. */
 static tensor_shape_t shape_of(const flash_params_t *p, const flash_scale_t *scale) {
-    return (tensor_shape_t){.batch = scale->data == NULL ? 0 : p->batch,
+    const int32_t n = flash_has_page_scales(scale) ? p->pages.n_pages : p->batch;
+    return (tensor_shape_t){.batch = scale->data == NULL ? 0 : n,
                             .seq = 1,
                             .longest_seq = 1,
                             .heads = p->n_heads_kv,

@@ -231,7 +231,14 @@ static flash_status_t set_slopes(call_t *call) {
 
 /* ---- Scales ---- */
 
-/* Takes the scales of K, V or Q: one for all, or [batch, n_heads_kv]. */
+/* Counts the entries that have scales of K and V: sequences, or pages. */
+static int64_t count_scaled(const call_t *call, enum operand operand) {
+    const bool of_pages = (call->attributes.flags & FLASH_FLAG_PAGE_SCALES) != 0;
+    return of_pages && operand != OPERAND_Q_DESCALE ? call->operands.of[OPERAND_K]->dims[0]
+                                                    : call->args.batch;
+}
+
+/* Takes the scales of K, V or Q: one for all, or [batch, n_heads_kv], or [n_pages, n_heads_kv]. */
 static flash_status_t take_scales(call_t *call, enum operand operand, const float **scales,
                                   int64_t *stride_batch, int64_t *stride_head) {
     const XLA_FFI_Buffer *buffer = call->operands.of[operand];
@@ -244,7 +251,8 @@ static flash_status_t take_scales(call_t *call, enum operand operand, const floa
         return FLASH_SUCCESS;
     *stride_batch = args->n_heads_kv;
     *stride_head = 1;
-    return SHAPE_CHECK(buffer, operand_name(operand), args->batch, args->n_heads_kv);
+    return SHAPE_CHECK(buffer, operand_name(operand), count_scaled(call, operand),
+                       args->n_heads_kv);
 }
 
 /* Takes those of each token and head, of the shape of Q with one column. */

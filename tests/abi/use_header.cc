@@ -53,7 +53,14 @@ static bool takes_scales() {
     call.q(q, {1, 1, 1, 1}).k(k, {1, 2, 1, 1}).v(v, {1, 2, 1, 1}).kv_dtype(FLASH_DTYPE_E4M3);
     const float plain = compute(call);
     call.scales(flashattn::scale_arrays(nullptr, v_scale, 1));
-    return plain == 1.5f && compute(call) == 6.0f;
+    const flashattn::Shape pool = {2, 1, 1, 1};
+    const float of_pages[2] = {2, 8};
+    const std::int32_t ids[2] = {1, 0}, used[1] = {2};
+    flashattn::Forward paged;
+    paged.q(q, {1, 1, 1, 1}).k(k, pool).v(v, pool).kv_dtype(FLASH_DTYPE_E4M3).page_scales();
+    paged.paging(flashattn::page_table(pool, ids, 2)).lengths(used, 2);
+    paged.scales(flashattn::scale_arrays(nullptr, of_pages, 1));
+    return plain == 1.5f && compute(call) == 6.0f && compute(paged) == 9.0f;
 }
 
 /* A latent token whose elements are all 1, with scales of 2. */

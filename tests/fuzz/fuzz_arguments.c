@@ -47,7 +47,7 @@ static flash_forward_args_t take_args(input_t *in) {
         a.struct_size = take_byte(in); /* at most the size of the struct */
     a.device = take_byte(in) < 250 ? 0 : (int32_t)take_number(in, 5);
     a.dtype = take_any_dtype(in);
-    a.flags = (uint32_t)take_number(in, 31);
+    a.flags = (uint32_t)take_number(in, 63);
     a.batch = take_number(in, MOST_BATCH);
     a.seqlen_q = take_number(in, 20);
     a.seqlen_k = take_number(in, 40);

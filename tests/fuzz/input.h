@@ -15,6 +15,7 @@ enum {
     MOST_HEADS = 16,
     MOST_QUERIES = 256,      /* of all sequences' queries, where a call computes */
     MOST_IDS = 8,            /* pages of a sequence */
+    MOST_PAGES = 128,        /* whose ids are taken */
     MOST_STRIDE = MOST_HEADS /* of scales */
 };
 
@@ -72,8 +73,8 @@ const flash_paging_t *take_pages(input_t *in, pages_t *g);
 /* The arrays of scales, each as long as strides of small numbers reach. */
 typedef struct scales {
     flash_quant_t quant;
-    float k[(MOST_BATCH + MOST_HEADS) * MOST_STRIDE];
-    float v[(MOST_BATCH + MOST_HEADS) * MOST_STRIDE];
+    float k[(MOST_PAGES + MOST_HEADS) * MOST_STRIDE];
+    float v[(MOST_PAGES + MOST_HEADS) * MOST_STRIDE];
     float q[(MOST_BATCH + MOST_HEADS + MOST_QUERIES) * MOST_STRIDE];
 } scales_t;
 

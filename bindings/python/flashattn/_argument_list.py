@@ -94,6 +94,7 @@ ATTENTION = (
     Argument("q_descale", FACTORS, None, "q_scales"),
     Argument("dropout_p", PROBABILITY, 0.0, "dropout"),
     Argument("rng_state", ARRAY, None, "dropout"),
+    Argument("page_scales", FLAG, False, "q_scales"),
 )
 OUTPUTS = (
     Argument("out", ARRAY, None, "outputs"),

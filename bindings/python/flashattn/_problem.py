@@ -204,12 +204,18 @@ class Problem:
         self.args.paging = ctypes.addressof(self._paging.struct)
 
     def _set_scales(
-        self, q: Any, k_descale: Any = None, v_descale: Any = None, q_descale: Any = None
+        self,
+        q: Any,
+        k_descale: Any = None,
+        v_descale: Any = None,
+        q_descale: Any = None,
+        page_scales: bool = False,
     ) -> None:
         shape = (self.args.batch, self.args.n_heads_kv)
+        of_keys = (self.k.shape[0], shape[1]) if page_scales and self._is_paged else shape
         self._quant = Quant(q, self.q, shape, self.stream)
-        self._quant.set("k_descale", "k_scale", k_descale)
-        self._quant.set("v_descale", "v_scale", v_descale)
+        self._quant.set("k_descale", "k_scale", k_descale, of_keys)
+        self._quant.set("v_descale", "v_scale", v_descale, of_keys)
         self._quant.set_query(q_descale, self.q.shape)
         self.args.quant = ctypes.addressof(self._quant.struct)
 

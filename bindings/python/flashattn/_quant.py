@@ -28,16 +28,18 @@ class Quant:
         self._shape, self._stream = shape, stream
         self._kept: list[Any] = []
 
-    def set(self, name: str, member: str, value: Any) -> None:
+    def set(
+        self, name: str, member: str, value: Any, shape: tuple[int, int] | None = None
+    ) -> None:
         """Sets `member` of the struct, k_scale or v_scale, to the value of the argument of this
-        name."""
+        name; shape is another one than [batch, n_heads_kv]."""
         if value is None:
             return
         if isinstance(value, numbers.Real):
             setattr(self.struct, member, self._place(name, _numbers.real(name, value)))
             return
         scale = _tensor.view(value, name, self._stream)
-        self._check(name, scale, self._shape)
+        self._check(name, scale, shape or self._shape)
         self._set(member, scale, ("batch", "head"))
 
     def set_query(self, q_descale: Any, q_shape: tuple[int, ...]) -> None:

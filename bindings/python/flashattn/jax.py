@@ -44,6 +44,7 @@ def flash_attention(
     k_descale: jax.Array | float | None = None,
     v_descale: jax.Array | float | None = None,
     q_descale: jax.Array | float | None = None,
+    page_scales: bool = False,
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),

@@ -55,8 +55,8 @@ __all__ = [
 
 backward.register()
 _ops = torch.ops.flashattn
-_RAGGED, _K_DESCALE, _V_DESCALE, _Q_DESCALE = (
-    PLACES[x] for x in ("ragged", "k_descale", "v_descale", "q_descale")
+_RAGGED, _K_DESCALE, _V_DESCALE, _Q_DESCALE, _PAGE_SCALES = (
+    PLACES[x] for x in ("ragged", "k_descale", "v_descale", "q_descale", "page_scales")
 )
 _AT_SCALES = schemas.NAMES_OF_APPEND.index("k_descale")
 _ZERO = 0
@@ -93,6 +93,7 @@ def flash_attn_func(
     q_descale: Tensor | float | None = None,
     dropout_p: float = 0.0,
     rng_state: Tensor | None = None,
+    page_scales: bool = False,
     batch_invariant: bool = False,
     n_multiprocessors: int = 0,
     return_lse: bool = False,
@@ -124,11 +125,14 @@ def flash_attn_func(
     )  # fmt: skip
     are_plain = attention_chunk is n_multiprocessors is diagonal_offset is _ZERO
     drops = dropout_p != 0 or rng_state is not None
-    if drops or not (are_plain and leftpad_k is q_descale is None and page_holes is False):
+    is_plain = are_plain and leftpad_k is q_descale is None and page_holes is page_scales is False
+    if drops or not is_plain:
         call += attention_chunk, leftpad_k, n_multiprocessors, diagonal_offset, page_holes
         call += (q_descale,)
-        if drops:
+        if drops or page_scales is not False:
             call += dropout_p, rng_state_of(dropout_p, rng_state, q)
+        if page_scales is not False:
+            call += (page_scales,)
     if extension.forward and not direct.is_compiled():
         found = extension.forward(*call)
         if found is not None:
@@ -160,6 +164,7 @@ def flash_attn_varlen_func(
     q_descale: Tensor | float | None = None,
     dropout_p: float = 0.0,
     rng_state: Tensor | None = None,
+    page_scales: bool = False,
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
@@ -198,11 +203,14 @@ def flash_attn_varlen_func(
     )  # fmt: skip
     are_plain = attention_chunk is n_multiprocessors is diagonal_offset is _ZERO
     drops = dropout_p != 0 or rng_state is not None
-    if drops or not (are_plain and leftpad_k is q_descale is None and page_holes is False):
+    is_plain = are_plain and leftpad_k is q_descale is None and page_holes is page_scales is False
+    if drops or not is_plain:
         call += attention_chunk, leftpad_k, n_multiprocessors, diagonal_offset, page_holes
         call += (q_descale,)
-        if drops:
+        if drops or page_scales is not False:
             call += dropout_p, rng_state_of(dropout_p, rng_state, q)
+        if page_scales is not False:
+            call += (page_scales,)
     if extension.forward and not direct.is_compiled():
         found = extension.forward(*call)
         if found is not None:
@@ -397,7 +405,10 @@ def _with_arrays_of_scales(call: Call) -> Call:
     """Returns the call with a tensor for a scale that is a number."""
     q, k, ragged = call[0], call[1], call[_RAGGED]
     cu_seqlens_q = None if ragged is None else ragged[0]
-    scales = _scales_of(call[_K_DESCALE], call[_V_DESCALE], q, cu_seqlens_q, k)
+    of_keys = q, cu_seqlens_q, k
+    if len(call) > _PAGE_SCALES and call[_PAGE_SCALES]:
+        of_keys = k, None, k  # the first axis of K is that of pages
+    scales = _scales_of(call[_K_DESCALE], call[_V_DESCALE], *of_keys)
     call = (*call[:_K_DESCALE], *scales, *call[_V_DESCALE + 1 :])
     if len(call) <= _Q_DESCALE:
         return call

@@ -6,12 +6,15 @@
  *   K's scale goes into Q, which is in fp32, so that any number does, a negative one, too;
  *   K's unit  goes into the softmax scale;
  *   V's scale and unit go into O, before it is stored.
+ *
+ * Scales of pages go into scores, before anything else does, and into P, after it was added up
+ * (page_scales.h).
  */
 #ifndef FLASH_KERNELS_CPU_TILED_E4M3_H
 #define FLASH_KERNELS_CPU_TILED_E4M3_H
 
-#include "common/scale.h"
 #include "cpu/cpu_kernel.h"
+#include "cpu/rows.h"
 #include "cpu/tiled/scratch.h"
 
 /* Returns the problem whose softmax scale goes with loaded elements. */
@@ -31,16 +34,14 @@ static inline void scale_elements(float *rows, int64_t n, int64_t d, float scale
 /* Multiplies the rows of Q of the task's one head by K's scale. */
 static inline void e4m3_scale_q(const tile_scratch_t *t, const flash_params_t *p,
                                 const cpu_task_t *task) {
-    scale_elements(t->q, t->n_rows, t->d,
-                   flash_scale_at(&p->k_scale, task->batch_index, task->head_kv));
+    scale_elements(t->q, t->n_rows, t->d, cpu_head_scale(&p->k_scale, task));
 }
 
 /* Multiplies O of the task's one head by V's scale, after the last block. */
 static inline void e4m3_scale_o(const tile_scratch_t *t, const flash_params_t *p,
                                 const cpu_task_t *task) {
     scale_elements(t->o, t->n_rows, t->d_v, E4M3_UNIT);
-    scale_elements(t->o, t->n_rows, t->d_v,
-                   flash_scale_at(&p->v_scale, task->batch_index, task->head_kv));
+    scale_elements(t->o, t->n_rows, t->d_v, cpu_head_scale(&p->v_scale, task));
 }
 
 #endif

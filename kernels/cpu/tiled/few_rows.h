@@ -81,7 +81,8 @@ NEVER_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_t
     const int32_t n_keys = block->keys.end - block->keys.begin;
     const int64_t n_columns = round_up(n_keys, WORD_ELEMENTS);
     const int32_t most = block->prefetches ? IN_PLACE_KEYS : SINGLE_ROW_KEYS;
-    const bool is_plain = !softmax.rule.rewrites && !softmax.rule.drops && !block->holes;
+    const bool is_plain = !softmax.rule.rewrites && !softmax.rule.drops && !block->holes &&
+                          !flash_has_page_scales(&p->v_scale);
     const bool whole = all_see && n_keys == most && is_plain;
     for (int64_t row = 0; row < t->n_rows; row++) {
         if (whole)

@@ -13,6 +13,7 @@
 #include "cpu/holes.h"
 #include "cpu/tiled/bias.h"
 #include "cpu/tiled/dropout.h"
+#include "cpu/tiled/page_scales.h"
 #include "cpu/tiled/scratch.h"
 #include "cpu/tiled/words.h"
 #include "cpu/vector.h"
@@ -50,6 +51,7 @@ typedef struct softmax_rule {
     float softcap; /* 0: none */
     bool has_bias; /* scores get a bias (add_bias()) */
     bool drops;    /* weights are dropped (drop_row()) */
+    bool of_pages; /* scores are multiplied by the scales of their keys' pages first */
     bool rewrites; /* scores are scaled and capped in memory first (rewrite_scores()) */
     float to_log2; /* scores are multiplied by this after that, for units of log2 */
     float slack;   /* REFERENCE_SLACK in units of scores */
@@ -60,11 +62,12 @@ typedef struct softmax_rule {
 static inline softmax_rule_t softmax_rule(const flash_params_t *p) {
     const float softcap = p->softcap != 0 && p->softcap < FLT_MIN ? FLT_MIN : p->softcap;
     const bool has_bias = flash_has_bias(&p->bias);
-    const bool rewrites = has_bias || softcap != 0 || !is_ordinary(p->softmax_scale);
+    const bool of_pages = flash_has_page_scales(&p->k_scale);
+    const bool rewrites = of_pages || has_bias || softcap != 0 || !is_ordinary(p->softmax_scale);
     const float to_log2 = (rewrites ? 1 : p->softmax_scale) * LOG2_E;
     const bool drops = WORD_ELEMENTS == 1 && flash_drops(&p->dropout);
-    const softmax_rule_t rule = {
-        p->softmax_scale, softcap, has_bias, drops, rewrites, to_log2, REFERENCE_SLACK / to_log2};
+    const softmax_rule_t rule = {p->softmax_scale, softcap,  has_bias, drops,
+                                 of_pages,         rewrites, to_log2,  REFERENCE_SLACK / to_log2};
     return rule;
 }
 
@@ -181,14 +184,25 @@ typedef struct softmax_block {
     const cpu_holes_t *holes; /* NULL: no key lies in one */
 } softmax_block_t;
 
+/* Multiplies columns of a row by the scales of their keys' pages. */
+static inline void scale_columns(const tile_scratch_t *t, const softmax_block_t *block, int64_t row,
+                                 scaled_pages_t pages, flash_range_t columns) {
+    const int32_t first = block->keys.begin;
+    const flash_range_t keys = {first + columns.begin, first + columns.end};
+    scale_by_pages(t, block->p, block->task, &pages, row, keys,
+                   t->s + row * t->c_pad + columns.begin);
+}
+
 /* Scales and caps a row's scores, columns first ... last - 1, and adds its bias. */
 NEVER_INLINE void rewrite_row(const tile_scratch_t *t, const softmax_block_t *block, int64_t row,
                               int64_t first, int64_t last) {
     float *s = t->s + row * t->c_pad;
+    const flash_range_t columns = row_columns(t, block->keys, row);
+    if (block->rule.of_pages)
+        scale_columns(t, block, row, scaled_pages_k(block->p), columns);
     rewrite_scores(s + first, last - first, &block->rule);
     if (!block->rule.has_bias)
         return;
-    const flash_range_t columns = row_columns(t, block->keys, row);
     const flash_bias_row_t bias = bias_row_of(t, block->p, block->task, row);
     const key_scores_t scores = {s + columns.begin, block->keys.begin + columns.begin,
                                  columns.end - columns.begin};
@@ -230,6 +244,8 @@ ALWAYS_INLINE void softmax_row(const tile_scratch_t *t, const softmax_block_t *b
     scores_to_p(t, row, first, last, rule);
     if (rule->drops)
         drop_row(t, block, row, columns);
+    if (flash_has_page_scales(&block->p->v_scale))
+        scale_columns(t, block, row, scaled_pages_v(block->p), columns);
     clear_p(s, 0, first);
     clear_p(s, last, n_columns);
 }

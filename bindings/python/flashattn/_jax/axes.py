@@ -15,6 +15,7 @@ BATCH, HEADS, KV_HEADS = "batch", "heads", "kv_heads"
 _PAGES = _argument_list.names_of("pages")
 _TABLES = ("page_table", "v_page_table")
 _MASKS = ("attn_mask", "mask_bits")
+_OF_PAGES = ("k_descale", "v_descale")  # with page_scales
 _OF_HEADS = {
     "sinks": HEADS,
     "mask_head_scale": HEADS,
@@ -48,15 +49,22 @@ def axes_of(call: Call, arrays: Sequence[Any]) -> Axes:
     ragged = [name for name in ("cu_seqlens_q", "cu_seqlens_k", "page_indptr") if name in shapes]
     batch = None if ragged else shapes["q"][0]
     n_heads, n_heads_kv = shapes["q"][-2], shapes["k"][-2]
-    names = _Names(shapes, batch, n_heads)
+    names = _Names(shapes, batch, n_heads, dict(call.numbers).get("page_scales", False))
     found = (names.of(name) for name in call.operands)
     results = names.results[: 2 if call.return_lse else 1]
     return Axes(batch, n_heads, n_heads_kv, tuple(found), results)
 
 
 class _Names:
-    def __init__(self, shapes: dict[str, tuple[int, ...]], batch: int | None, n_heads: int) -> None:
+    def __init__(
+        self,
+        shapes: dict[str, tuple[int, ...]],
+        batch: int | None,
+        n_heads: int,
+        has_page_scales: bool,
+    ) -> None:
         self._shapes, self._batch, self._n_heads = shapes, batch, n_heads
+        self._has_page_scales = has_page_scales
         self._along = BATCH if batch is not None else None
 
     def of(self, name: str) -> tuple[str | None, ...]:
@@ -72,6 +80,8 @@ class _Names:
             return (self._along,)
         if name == "q_descale":
             return self._of_q if n_axes > 2 else (self._along, KV_HEADS)[2 - n_axes :]
+        if name in _OF_PAGES and self._has_page_scales:
+            return (None, KV_HEADS)[2 - n_axes :]
         if name in _OF_HEADS:
             return (self._along, _OF_HEADS[name])[2 - n_axes :]
         return (None,) * n_axes if name != "q" else self._of_q

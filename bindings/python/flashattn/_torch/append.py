@@ -95,7 +95,7 @@ def _append(frame: AppendFrame, call: Call) -> None:
     elif any(x is not None and x is not False for x in of_rotary):
         raise Unsound
     if k_descale is not None or v_descale is not None:
-        placement.scales(frame, (k_descale, v_descale, None), (batch, n_heads_kv), (), index)
+        placement.scales(frame, (k_descale, v_descale, None), (batch, n_heads_kv), (), (), index)
         quant = frame.quant_address
     _pack(
         frame.memory,

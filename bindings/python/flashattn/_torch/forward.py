@@ -43,8 +43,10 @@ _NO_BIAS = (0, 0, 0)
 # The last arguments of a call are read alike, by their kinds: those whose members follow d_head_v,
 # in the order of the members, and flags.
 _LAST = [argument for argument in MEMBERS if PLACES[argument.name] >= N_FIRST]
-_AT_Q_DESCALE = PLACES["q_descale"] - N_FIRST  # behind these
+_AT_LAST = [PLACES[argument.name] - N_FIRST for argument in _LAST]
+_AT_Q_DESCALE = PLACES["q_descale"] - N_FIRST
 _AT_DROPOUT = PLACES["dropout_p"] - N_FIRST
+_AT_PAGE_SCALES = PLACES["page_scales"] - N_FIRST  # the last one
 _NO_MEMBERS = [argument.default or 0 for argument in _LAST if argument.kind is not FLAG]
 _frames: list[ForwardFrame] = []
 
@@ -130,7 +132,9 @@ def _forward(frame: ForwardFrame, call: Call) -> tuple[Tensor, Tensor | None]:
     q_descale = last[_AT_Q_DESCALE] if last else None
     if not k_descale is v_descale is q_descale is None:
         scales = k_descale, v_descale, q_descale
-        placement.scales(frame, scales, (batch, n_heads_kv), q.shape, index)
+        of_pages = pages is not None and any(last[_AT_PAGE_SCALES:])
+        of_keys = (k.shape[0] if of_pages else batch, n_heads_kv)
+        placement.scales(frame, scales, of_keys, (batch, n_heads_kv), q.shape, index)
         quant = frame.quant_address
     if sinks is not None:
         sinks = placement.sinks(sinks, n_heads, index)
@@ -159,7 +163,7 @@ def _forward(frame: ForwardFrame, call: Call) -> tuple[Tensor, Tensor | None]:
     if last:
         more_flags, members = _last(last, batch, index)
         flags |= more_flags
-        of_dropout = dropout.member(frame, last[_AT_DROPOUT:], index)
+        of_dropout = dropout.member(frame, last[_AT_DROPOUT:_AT_PAGE_SCALES], index)
     device, workspace = (_CPU, frame.workspace) if index < 0 else (_CUDA + index, _NO_WORKSPACE)
     _pack(
         frame.memory,
@@ -313,7 +317,10 @@ def _longest(shape: torch.Size, cu_seqlens: Tensor | None, longest: int | None) 
 def _last(values: tuple, batch: int, index: int) -> tuple[int, list]:
     """Returns the flags and the members of flash_forward_args_t that the last arguments are."""
     flags, members = 0, []
-    for value, argument in zip(values, _LAST):
+    for place, argument in zip(_AT_LAST, _LAST):
+        if place >= len(values):
+            continue  # it has its default
+        value = values[place]
         if argument.kind is LENGTHS:
             members.append(placement.lengths(value, batch, index))
         elif argument.kind is not FLAG:

@@ -142,18 +142,23 @@ def _check_ends(table: Tensor, indptr: Tensor | None, rows: Tensor | None, batch
 
 
 def scales(
-    frame: CacheFrame, of: Scales, shape: tuple[int, int], q_shape: tuple[int, ...], index: int
+    frame: CacheFrame,
+    of: Scales,
+    of_keys: tuple[int, int],
+    of_heads: tuple[int, ...],
+    q_shape: tuple[int, ...],
+    index: int,
 ) -> None:
-    """Packs flash_quant_t into the frame. shape is that of one scale for each batch entry and K/V
-    head."""
+    """Packs flash_quant_t into the frame. of_keys is the shape of scales of K and V, of_heads that
+    of one scale of Q for each batch entry and K/V head."""
     k_scale, v_scale, q_scale = of
-    of_k, of_v = _scale(k_scale, shape, index), _scale(v_scale, shape, index)
+    of_k, of_v = _scale(k_scale, of_keys, index), _scale(v_scale, of_keys, index)
     of_q, of_tokens = (0, 0, 0), (0, 0, 0, 0)
     if q_scale is not None and q_scale.dim() == len(q_shape):
         address, *strides = _scale(q_scale, (*q_shape[:-1], 1), index)
         of_tokens = (address, *(0, *strides[:-1])[-3:])
     else:
-        of_q = _scale(q_scale, shape, index)
+        of_q = _scale(q_scale, of_heads, index)
     members = of_k[0], of_v[0], *of_k[1:], *of_v[1:], *of_q, *of_tokens
     structs.QUANT.pack_into(frame.quant, 0, structs.QUANT.size, *members)
 

@@ -73,6 +73,7 @@ pub const FLASH_FLAG_WINDOW: u32 = 2;
 pub const FLASH_FLAG_BATCH_INVARIANT: u32 = 4;
 pub const FLASH_FLAG_BROADCAST: u32 = 8;
 pub const FLASH_FLAG_PAGE_HOLES: u32 = 16;
+pub const FLASH_FLAG_PAGE_SCALES: u32 = 32;
 pub const FLASH_MASK_ADD: i32 = 1;
 pub const FLASH_MASK_BITS: i32 = 2;
 pub const FLASH_MASK_BLOCKS: i32 = 3;
