@@ -256,7 +256,7 @@ def test_sanitizers(tool: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=1200,
+        timeout=7200,
         env={**os.environ, **own},
     )
     assert done.returncode == 0, done.stdout[-4000:]
