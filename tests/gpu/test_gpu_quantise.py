@@ -228,7 +228,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="cu_seqlens is on the CPU, x on CUDA device 0"):
         flashattn.quantise(x, cu_seqlens=[0, 5], max_seqlen=5)
     codes, scale = torch.empty(1, 5, 2, 8, device="cuda", dtype=torch.uint8), torch.ones(9).cuda()
-    with pytest.raises(ValueError, match=r"scale is 0x[0-9a-f]+: not aligned to its elements of 4 bytes"):
+    with pytest.raises(ValueError, match=r"scale is 0x[0-9a-f]+: not aligned to its elements"):
         _quantise_into(x[None], codes, scale.view(torch.uint8)[1:], None, 0)
 
 

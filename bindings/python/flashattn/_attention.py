@@ -143,8 +143,8 @@ def flash_attn_func(
                      weights, whatever kernel computes (flashattn.dropout.kept() says which). A
                      tuple, or an array [2] of int64 or uint64 on q's device, which is read when the
                      call computes, so that a captured graph may drop others each time
-    page_scales      CPU only: k_descale and v_descale are [n_pages, n_heads_kv], or numbers: k and v
-                     have a scale for each page and head
+    page_scales      CPU only: k_descale and v_descale are [n_pages, n_heads_kv], or numbers: k and
+                     v have a scale for each page and head
     kv_dtype         "latent_e4m3": k is an array of latent tokens, uint8 [..., 656] in place of
                      [..., d_head], and v the same array; q has a d_head of 576, O of 512
                      (flashattn.latent makes such arrays in CPU memory). "q8_0" or "q4_0": k and v
