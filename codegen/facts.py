@@ -520,8 +520,10 @@ def _cuda(
     capabilities: tuple[int, int] = FROM_80,
     needed: int = 0,
     gradients: Rows | None = None,
+    more_features: int = 0,
 ) -> Family:
-    operations = {Op.FORWARD: Rows(layout, types, rules, ALL_FEATURES, needed)}
+    features = ALL_FEATURES | more_features
+    operations = {Op.FORWARD: Rows(layout, types, rules, features, needed)}
     if gradients is not None:
         operations |= {Op.BACKWARD_DQ: gradients, Op.BACKWARD_DKV: gradients}
     return Family(arch, False, operations, capabilities=capabilities)
@@ -543,7 +545,7 @@ _SM80_BACKWARD_RULES = {
     "n_warps": Choice((4, 8)),
     "n_stages": Choice((1, 2)),
 }
-_SM80_GRADIENTS = Rows(SM80_BACKWARD, HALF_TYPES, _SM80_BACKWARD_RULES, GRADIENT_FEATURES)
+_SM80_GRADIENTS = Rows(SM80_BACKWARD, HALF_TYPES, _SM80_BACKWARD_RULES, DROPOUT_FEATURES)
 _SM80_DECODE_RULES = {
     "d_head": Choice((64, 128, 256)),
     "B_r": Choice((8, 16)),
@@ -622,7 +624,14 @@ FAMILIES = {
         # Products of bf16 pairs would round a Q of fp32, which the families above do not.
         _cpu(Arch.AVX512_BF16, _wide_o(Dtype.BF16), flags=AVX512_BF16_FLAGS),
         _cpu(Arch.NEON_BF16, _wide_o(Dtype.BF16), flags=("-march=armv8.2-a+bf16",)),
-        _cuda(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES, gradients=_SM80_GRADIENTS),
+        _cuda(
+            Arch.SM80,
+            SM80,
+            CUDA_TYPES,
+            _SM80_RULES,
+            gradients=_SM80_GRADIENTS,
+            more_features=int(Feature.DROPOUT),
+        ),
         _cuda(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES),
         _cuda(Arch.SM80_MLA, SM80_MLA, CUDA_TYPES, _SM80_MLA_RULES),
         _cuda(Arch.SM80_WIDE, SM80_WIDE, CUDA_TYPES, _SM80_WIDE_RULES),

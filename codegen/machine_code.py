@@ -35,7 +35,7 @@ def is_before_hopper(config: Config) -> bool:
     if config.op != Op.FORWARD:
         return False
     if config.arch == Arch.SM80:
-        return bool(config.async_copy)
+        return bool(config.async_copy) and not config.features & Feature.DROPOUT
     if config.arch == Arch.SM80_MLA:
         is_served = not converts(config) or not config.features & Feature.BIAS
         return is_served or (config.B_r, config.B_c) == SMALL_MLA_TILE

@@ -131,6 +131,15 @@ SM80_SHIP_E4M3_TILES = (
     (256, (64, 32)),
 )
 
+# These add dropout to ALiBi and masks, contiguous alone. The last one serves every alignment.
+SM80_SHIP_DROPOUT_TILES = (
+    # d_head, (B_r, B_c), async_copy
+    (64, (64, 64), 1),
+    (128, (64, 64), 1),
+    (256, (64, 32), 1),
+    (256, (64, 32), 0),
+)
+
 # SM80 kernels of gradients that are installed: for each operation, head dimension and class of
 # features the tile, warps and stages. The last rows are for blocks of 99 KB of shared memory.
 SM80_GRADIENT_SHIP_TILES = (
@@ -149,6 +158,12 @@ SM80_GRADIENT_SHIP_TILES = (
     (Op.BACKWARD_DKV, 256, GRADIENT_FEATURES, (64, 64, 8, 1)),
     (Op.BACKWARD_DQ, 256, GRADIENT_FEATURES, (32, 32, 4, 2)),
     (Op.BACKWARD_DKV, 256, GRADIENT_FEATURES, (32, 32, 4, 1)),
+    (Op.BACKWARD_DQ, 64, DROPOUT_FEATURES, (128, 64, 4, 2)),
+    (Op.BACKWARD_DQ, 128, DROPOUT_FEATURES, (64, 32, 4, 2)),
+    (Op.BACKWARD_DQ, 256, DROPOUT_FEATURES, (32, 32, 4, 2)),
+    (Op.BACKWARD_DKV, 64, DROPOUT_FEATURES, (64, 128, 8, 2)),
+    (Op.BACKWARD_DKV, 128, DROPOUT_FEATURES, (64, 64, 8, 1)),
+    (Op.BACKWARD_DKV, 256, DROPOUT_FEATURES, (32, 32, 4, 1)),
 )
 
 # fp16 takes the row of all features there: this one was not run on a GPU yet.
@@ -506,7 +521,12 @@ def ship_sm80() -> list[Config]:
         for config in unaligned
         if config.d_head in dict(SM80_SHIP_BIAS_TILES)
     ]
-    return aligned + paged + unaligned + converting + biased + general + unaligned_paged
+    dropping = [
+        _sm80(dtype, d_head, DROPOUT_FEATURES, tile, (2, 2, 2), async_copy)
+        for dtype in types
+        for d_head, tile, async_copy in SM80_SHIP_DROPOUT_TILES
+    ]
+    return aligned + paged + unaligned + converting + biased + general + unaligned_paged + dropping
 
 
 def _with_bias_of_most_rows(plain: list[Config]) -> list[Config]:

@@ -124,6 +124,10 @@ SM80_CONSTANT int32_t sm80_most_fragments(const flash_config_t *c, int32_t contr
       "features has paged: it needs varlen, which is not there")                                   \
     X(((c)->features & FLASH_FEATURE_BIAS) == 0 || (c)->optimized_softmax,                         \
       "features has bias: it needs optimized_softmax, which is 0")                                 \
+    X(((c)->features & FLASH_FEATURE_DROPOUT) == 0 || !sm80_has_pages(c),                          \
+      "features has dropout and paged: K and V in pages have no dropout")                          \
+    X(((c)->features & FLASH_FEATURE_DROPOUT) == 0 || !flash_converts(c),                          \
+      "features has dropout: with this dtype it has none")                                         \
     X(!flash_converts(c) || !(c)->async_copy, "async_copy is 1: with this dtype it is 0")
 
 #endif

@@ -69,6 +69,8 @@ static void draw_features(draw_t *draw, problem_t *problem) {
     flash_params_t *p = &problem->params;
     problem->features = draw_below(draw, 3) ? draw_below(draw, 64) : FLASH_FEATURE_CAUSAL;
     p->window_left = p->window_right = -1;
+    if (problem->dtype != FLASH_DTYPE_E4M3 && draw_below(draw, 4) == 0)
+        problem->features = (problem->features & ~FLASH_FEATURE_PAGED) | FLASH_FEATURE_DROPOUT;
     if (problem->features & FLASH_FEATURE_CAUSAL)
         p->window_right = 0;
     if (problem->features & FLASH_FEATURE_WINDOW)
@@ -110,7 +112,7 @@ static problem_t draw_problem(draw_t *draw, bool aligned) {
 
 static bool has_code_for_hopper(const flash_config_t *c) {
     if (c->arch == FLASH_ARCH_SM80)
-        return !c->async_copy;
+        return !c->async_copy || (c->features & FLASH_FEATURE_DROPOUT) != 0;
     if (c->arch == FLASH_ARCH_SM80_MLA)
         return c->dtype == FLASH_DTYPE_E4M3 && (c->features & FLASH_FEATURE_BIAS) != 0 &&
                !(c->B_r == 64 && c->B_c == 16);

@@ -138,7 +138,8 @@ def test_legal_for_sm80(change):
         ({V: 16, "mma_double_buffer_loads": 0}, f"{V} is 16: at most 8 with B_c 64"),
         ({Q: 2, K: 4}, f"{Q} is 2: neither 0 nor {K}, 4"),
         ({Q: 2, K: 0}, f"{Q} is 2: neither 0 nor {K}, 0"),
-        ({"features": 127}, "features is 0x7f: the SM80 family does not have 0x40"),
+        ({"features": 255}, "features is 0xff: the SM80 family does not have 0x80"),
+        ({"features": 64 + 24}, "features has dropout and paged: K and V in pages have no dropout"),
         ({"features": 17}, "features has paged: it needs varlen, which is not there"),
         ({"dtype": 4}, "async_copy is 1: with this dtype it is 0"),
         *(

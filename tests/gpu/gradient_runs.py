@@ -44,6 +44,8 @@ def needed_features(p: AttentionProblem) -> Feature:
         needed |= Feature.SOFTCAP
     if p.bias is not None:
         needed |= Feature.BIAS
+    if p.dropout_p:
+        needed |= Feature.DROPOUT
     left, right = p.window_size
     if left >= 0 or right > 0 or p.attention_chunk:
         needed |= Feature.WINDOW

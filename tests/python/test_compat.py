@@ -388,7 +388,11 @@ VALUES = torch.ones(4)
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
-        (fa2.flash_attn_func, {"dropout_p": 0.1}, "dropout_p is 0.1"),
+        (
+            fa2.flash_attn_func,
+            {"dropout_p": 0.1, "return_attn_probs": True},
+            "dropout_p is 0.1, and return_attn_probs True",
+        ),
         (fa3.flash_attn_func, {"qv": VALUES}, "qv is given"),
         (fa3.flash_attn_with_kvcache, {"qv": VALUES}, "qv is given"),
     ],

@@ -77,7 +77,6 @@ CALLS: dict[Callable[..., Any], Arguments] = {
 # ---- Arguments ----
 
 REFUSED: Arguments = {
-    "dropout_p": 0.1,
     "qv": torch.ones(2, 9, 4, 16),
     "q_v": torch.ones(2, 3, 4, 16),
 }
@@ -92,6 +91,7 @@ NEUTRAL: Arguments = {
     "max_seqlen_k": 40,
 }
 CHANGES: Arguments = {
+    "dropout_p": 0.1,
     "alibi_slopes": torch.ones(4),
     "softmax_scale": 0.7,
     "causal": False,

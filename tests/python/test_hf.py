@@ -526,7 +526,6 @@ def test_refusals() -> None:
     for options, message in (
         ({"sinks": torch.zeros(1, 2, 4, 1)}, "sinks is given: .* differ from query to query"),
         ({"position_bias": torch.zeros(1)}, "position_bias is given"),
-        ({"dropout": 0.1}, r"dropout is 0.1: there is none, call model.eval\(\)"),
         ({"output_attentions": True}, "output_attentions is given"),
         (
             {"attention_mask": torch.tensor([[True, False, True, True]]), "sliding_window": 2},

@@ -205,13 +205,3 @@ def test_trainer_of_a_compiled_model(counted: list[str]) -> None:
     assert len(counted) == N_LAYERS
     assert_close(_gradients(models[1]), _gradients(models[0]), 1e-3)
     torch._dynamo.reset()
-
-
-def test_dropout_of_attention_is_refused() -> None:
-    config = transformers.LlamaConfig(**SIZES, attention_dropout=0.1)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=NAME)
-    batch = _batch("full")
-    match = r"dropout is 0.1: there is none, call model.eval\(\), or set the dropout of attention"
-    with pytest.raises(NotImplementedError, match=match):
-        model.train()(**batch)
-    model.eval()(**batch).loss.backward()

@@ -12,20 +12,22 @@ for it.
 While it is active, the library computes what torch would give to its own flash kernels, with
 gradients, the same bits in every call. attn_mask is served on the CPU, bool or in numbers; on CUDA
 devices torch gives calls with one, or with heads of more than 256 elements, to other kernels than
-its flash kernels. torch's kernels stay in use for dropout, types, heads and scales that the library
-does not serve (a scale is positive and finite in float32), and masks that require a gradient. The
-module needs torch 2.11 or newer.
+its flash kernels. torch's kernels stay in use for types, heads and scales that the library does not
+serve (a scale is positive and finite in float32), and masks that require a gradient. Dropout is
+served on CUDA devices, by a state of torch's generator, and drops other weights than torch's
+kernels; on the CPU torch has no flash kernel with it. The module needs torch 2.11 or newer.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
+from ._torch.dropout import rng_state_of
 from ._torch.forward import is_scale
 from ._torch.gradients import has_gradients
 from .config import most_d_head_on_cuda
@@ -34,6 +36,9 @@ from .torch_ops import flash_attn_func
 __all__ = ["NAME", "register"]
 
 NAME = "flashattn"
+
+# Dropout holds a probability, and the state that says which weights are dropped.
+Dropout = tuple[float, Optional[Tensor]]
 
 _TYPES = {
     "CPU": (torch.float32, torch.float16, torch.bfloat16),
@@ -141,8 +146,10 @@ class _Overrides:
             arguments = query, key, value, dropout_p, is_causal, return_debug_mask
             return _call(self._own, "CUDA", *arguments, scale=scale)
         lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-        o = _attend(query, key, value, is_causal, scale, lse)
+        state = rng_state_of(dropout_p, None, query)
+        o = _attend(query, key, value, is_causal, scale, lse, dropout=(dropout_p, state))
         seed, offset = (query.new_empty(shape, dtype=torch.uint64) for shape in ((2,), ()))
+        seed = seed if state is None else state.view(torch.uint64)
         debug_mask = query.new_empty(0)
         return o, lse, None, None, query.shape[2], key.shape[2], seed, offset, debug_mask
 
@@ -168,7 +175,8 @@ class _Overrides:
         tensors = grad_out, query, key, value, out, logsumexp
         if _is_served(query, key, value, dropout_p, scale, "CUDA") and has_gradients(query):
             results = [torch.empty_like(x) for x in (query, key, value)]
-            return _gradients(*tensors, is_causal, scale, results)
+            dropout = dropout_p, philox_seed if dropout_p != 0 else None
+            return _gradients(*tensors, is_causal, scale, results, dropout=dropout)
         sizes = cum_seq_q, cum_seq_k, max_q, max_k
         random = philox_seed, philox_offset
         arguments = *tensors, *sizes, dropout_p, is_causal, *random
@@ -194,7 +202,7 @@ def _is_served(
 ) -> bool:
     d_head = q.shape[-1]
     return (
-        dropout_p == 0
+        (dropout_p == 0 or (key == "CUDA" and 0 < dropout_p < 1))
         and (scale is None or is_scale(scale))
         and q.dtype in _TYPES[key]
         and k.shape[-1] == v.shape[-1] == d_head
@@ -218,6 +226,7 @@ def _attend(
     scale: float | None,
     lse: Tensor,
     mask: Tensor | None = None,
+    dropout: Dropout = (0.0, None),
 ) -> Tensor:
     """Returns O [batch, n_heads, seqlen_q, d_head], laid out as query is, since torch's compilers
     rely on that; writes LSE to `lse`."""
@@ -233,6 +242,8 @@ def _attend(
             attn_mask=mask,
             out=o.transpose(1, 2),
             lse=lse,
+            dropout_p=dropout[0],
+            rng_state=dropout[1],
         )
     return o
 
@@ -248,6 +259,7 @@ def _gradients(
     scale: float | None,
     results: list[Tensor],
     mask: Tensor | None = None,
+    dropout: Dropout = (0.0, None),
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the gradients of query, key and value, written to `results`, whose layout is that of
     torch's own."""
@@ -264,6 +276,8 @@ def _gradients(
         window_left=left,
         window_right=right,
         attn_mask=mask,
+        dropout_p=dropout[0],
+        rng_state=dropout[1],
         dq=dq,
         dk=dk[:, :n_seen],
         dv=dv[:, :n_seen],

@@ -66,6 +66,7 @@ template <flash_config_t C> constexpr bool has_window = (C.features & FLASH_FEAT
 template <flash_config_t C> constexpr bool has_softcap = (C.features & FLASH_FEATURE_SOFTCAP) != 0;
 template <flash_config_t C> constexpr bool has_varlen = (C.features & FLASH_FEATURE_VARLEN) != 0;
 template <flash_config_t C> constexpr bool has_bias = (C.features & FLASH_FEATURE_BIAS) != 0;
+template <flash_config_t C> constexpr bool has_dropout = (C.features & FLASH_FEATURE_DROPOUT) != 0;
 
 /* ---- legality ---- */
 

@@ -6,6 +6,8 @@
  * with z the score in the exponent of 2, softcap and bias included, L the logarithm of its row's
  * sum, and t the tanh of a softcap. Where a query does not see a key, both are 0, whatever S and dP
  * are.
+ *
+ * With dropout dP, and then P for dV, are multiplied by what weights are; P in dS is not.
  */
 #ifndef FLASH_KERNELS_SM80_BACKWARD_SCORES_CUH
 #define FLASH_KERNELS_SM80_BACKWARD_SCORES_CUH
@@ -13,6 +15,7 @@
 #include "common/ptx/shared_memory.cuh"
 #include "common/score_unit.cuh"
 #include "sm80/backward/bias.cuh"
+#include "sm80/backward/dropout.cuh"
 #include "sm80/backward/products.cuh"
 #include "sm80/backward/tile.cuh"
 
@@ -139,6 +142,11 @@ finish_scores(score_part<C> &s, score_part<C> &d_p, const flash_params_t &p,
     }
     if constexpr (MASKED)
         hide_columns<C>(s, p, tile, first_column);
+    kept_part<C> kept;
+    if constexpr (has_dropout<C>) {
+        kept = find_kept<C>(p, tile, member, first_column);
+        keep<C>(d_p, kept, p.dropout.scale);
+    }
     for_each_element<C>(s, d_p, of_rows, sums, [&](float &x, float &y, float l, float d) {
         const bool is_hidden = (MASKED || has_bias<C>)&&x == -INFINITY;
         x = is_hidden ? 0.0f : exp2_approx(fmaf(x, unit.log2, -l));
@@ -147,6 +155,8 @@ finish_scores(score_part<C> &s, score_part<C> &d_p, const flash_params_t &p,
     if constexpr (has_softcap<C>)
         if (unit.inverse_cap != 0.0f)
             multiply_by_derivative<C>(d_p, t);
+    if constexpr (has_dropout<C> && rows_are_keys<C>)
+        keep<C>(s, kept, 1.0f);
 }
 
 #endif

@@ -89,6 +89,7 @@ template <flash_config_t C> constexpr bool has_softcap = (C.features & FLASH_FEA
 template <flash_config_t C> constexpr bool has_varlen = (C.features & FLASH_FEATURE_VARLEN) != 0;
 /* The kernel adds ALiBi and masks to scores, if the call has any. */
 template <flash_config_t C> constexpr bool has_bias = (C.features & FLASH_FEATURE_BIAS) != 0;
+template <flash_config_t C> constexpr bool has_dropout = (C.features & FLASH_FEATURE_DROPOUT) != 0;
 /* K and V of every problem that the kernel serves lie in pages. */
 template <flash_config_t C> constexpr bool has_pages = sm80_has_pages(&C) != 0;
 /* Holes of a page table hide keys. */

@@ -10,10 +10,12 @@
 #include "common/sink.h"
 #include "sm80/forward/mainloop.cuh"
 
-/* Returns the scale of V of e4m3; 1 for other types. */
+/* Returns the scale of V of e4m3, or of weights that dropout lets stay; 1 in other kernels. */
 template <flash_config_t C>
 static __device__ __forceinline__ float output_scale(const flash_params_t &p,
                                                      const query_tile_t &tile) {
+    if constexpr (has_dropout<C>)
+        return p.dropout.scale;
     return has_scales<C> ? flash_scale_at(&p.v_scale, tile.batch_index, tile.head / p.group) : 1.0f;
 }
 

@@ -17,6 +17,7 @@
 #include "common/kv.h"
 #include "sm80/forward/bias.cuh"
 #include "sm80/forward/block_state.cuh"
+#include "sm80/forward/dropout.cuh"
 #include "sm80/forward/load.cuh"
 #include "sm80/forward/mask.cuh"
 #include "sm80/forward/pages.cuh"
@@ -131,6 +132,8 @@ process_block(const flash_params_t &params, const score_unit_t &unit, operands<C
     if constexpr (C.eager_load_blocks)
         reload_k<C, FIRST, MASKED>(x, block, more);
     softmax_block<C, FIRST>(s, state.softmax, state.o, softmax_unit<C>(unit));
+    if constexpr (has_dropout<C>)
+        drop_weights<C>(s, params, find_tile<C>(params), block);
     if constexpr (await_v_late<C>)
         await_v<C, FIRST, MASKED>(x, block);
     accumulate_output<C>(state.o, round_probabilities<C>(s), renew<C>(x.v_at));

@@ -20,9 +20,9 @@ from .._attention import workspace_size
 from .._problem import Problem
 from .._tensor import parts_of_kv_dtype
 
-# OPERANDS is the order in which arrays are passed, which the library's handlers have too. A call that
-# is divided among devices, or mapped, has other numbers of sequences and heads than the whole, by
-# which weights are dropped: there is no dropout.
+# OPERANDS is the order in which arrays are passed, which the library's handlers have too. A call
+# that is divided among devices, or mapped, has other numbers of sequences and heads than the whole,
+# by which weights are dropped: there is no dropout.
 ABSENT = _argument_list.names_of("dropout")
 OPERANDS = ("q", "k", "v", *(x for x in _argument_list.ARRAYS if x not in ABSENT))
 

@@ -26,9 +26,13 @@ def refuse_beside_qv(**arguments: Any) -> None:
             raise NotImplementedError(f"qv is given together with {name}: one of them must be None")
 
 
-def refuse_dropout(dropout_p: float) -> None:
-    if dropout_p != 0:
-        raise NotImplementedError(f"dropout_p is {dropout_p}: there is no dropout, pass 0.0")
+def refuse_probabilities(dropout_p: float, return_attn_probs: bool) -> None:
+    """Raises NotImplementedError where S_dmask is to say which weights are dropped."""
+    if dropout_p != 0 and return_attn_probs:
+        raise NotImplementedError(
+            f"dropout_p is {dropout_p}, and return_attn_probs {return_attn_probs}: weights are "
+            "never formed, and flashattn.dropout.kept() says which are dropped"
+        )
 
 
 def refuse_foreign(

@@ -6,8 +6,11 @@ dropout. A row that sees no key has O = 0 and LSE = +infinity.
 
 torch records the gradients of q, k, v, kv and qkv on the CPU, also those of LSE.
 
+With dropout_p weights are dropped by a state of torch's generator of q's device, others than
+flash_attn drops; return_attn_probs, whose S_dmask would hold them, raises NotImplementedError then.
+
 Arguments that change no result are taken and ignored: deterministic (gradients always are),
-num_splits. dropout_p, and other tensors that require a gradient, raise NotImplementedError.
+num_splits. Other tensors that require a gradient raise NotImplementedError.
 """
 
 from __future__ import annotations
@@ -18,15 +21,16 @@ from typing import Any, Union
 import torch
 from torch import Tensor
 
+from .._torch.dropout import rng_state_of
 from . import _quick
 from ._arguments import (
     contiguous_rows,
     lengths_of,
     page_table_of,
-    refuse_dropout,
     refuse_foreign,
     refuse_foreign_of_cache,
     refuse_other_v,
+    refuse_probabilities,
     softmax_options,
 )
 from ._cache import Cache
@@ -63,8 +67,9 @@ def flash_attn_func(
         found = _quick.attend(q, k, v, mask, return_attn_probs)
         if found is not None and k.shape == v.shape:
             return _result(found)
-    _refuse(dropout_p, {"q": q, "k": k, "v": v}, alibi_slopes=alibi_slopes)
+    _refuse(dropout_p, return_attn_probs, {"q": q, "k": k, "v": v}, alibi_slopes=alibi_slopes)
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
+    options.update(_dropout(dropout_p, q))
     refuse_other_v(k, v)
     return _result(attend_padded(q, k, v, return_lse=return_attn_probs, **options))
 
@@ -83,8 +88,9 @@ def flash_attn_kvpacked_func(
 ) -> Result:
     """Computes flash_attn_func with K and V in one tensor: kv [batch, seqlen_k, 2, n_heads_kv,
     d_head]."""
-    _refuse(dropout_p, {"q": q, "kv": kv}, alibi_slopes=alibi_slopes)
+    _refuse(dropout_p, return_attn_probs, {"q": q, "kv": kv}, alibi_slopes=alibi_slopes)
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
+    options.update(_dropout(dropout_p, q))
     return _result(attend_packed(q, kv, _parts_of_kv, return_lse=return_attn_probs, **options))
 
 
@@ -100,8 +106,9 @@ def flash_attn_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Result:
     """Computes flash_attn_func with all in one tensor: qkv [batch, seqlen, 3, n_heads, d_head]."""
-    _refuse(dropout_p, {"qkv": qkv}, alibi_slopes=alibi_slopes)
+    _refuse(dropout_p, return_attn_probs, {"qkv": qkv}, alibi_slopes=alibi_slopes)
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
+    options.update(_dropout(dropout_p, qkv))
     return _result(attend_packed(None, qkv, _parts_of_qkv, return_lse=return_attn_probs, **options))
 
 
@@ -139,9 +146,12 @@ def flash_attn_varlen_func(
     """
     ends = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
     needed = {"q": q, "k": k, "v": v, **ends}
-    _refuse(dropout_p, needed, block_table=block_table, alibi_slopes=alibi_slopes)
+    _refuse(
+        dropout_p, return_attn_probs, needed, block_table=block_table, alibi_slopes=alibi_slopes
+    )
     refuse_other_v(k, v)
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
+    options.update(_dropout(dropout_p, q))
     if block_table is not None:
         options["page_table"] = page_table_of("block_table", block_table)
     found = attend_ragged(
@@ -177,7 +187,7 @@ def flash_attn_varlen_kvpacked_func(
     """Computes flash_attn_varlen_func with K and V in one tensor: kv [total_k, 2, n_heads_kv,
     d_head]."""
     ends = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-    _refuse(dropout_p, {"q": q, "kv": kv, **ends}, alibi_slopes=alibi_slopes)
+    _refuse(dropout_p, return_attn_probs, {"q": q, "kv": kv, **ends}, alibi_slopes=alibi_slopes)
     found = attend_packed(
         q,
         kv,
@@ -188,6 +198,7 @@ def flash_attn_varlen_kvpacked_func(
         max_seqlen_k=max_seqlen_k,
         return_lse=return_attn_probs,
         **_options(softmax_scale, causal, window_size, softcap, alibi_slopes),
+        **_dropout(dropout_p, q),
     )
     return _result(found)
 
@@ -206,7 +217,12 @@ def flash_attn_varlen_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Result:
     """Computes flash_attn_varlen_func with all in one tensor: qkv [total, 3, n_heads, d_head]."""
-    _refuse(dropout_p, {"qkv": qkv, "cu_seqlens": cu_seqlens}, alibi_slopes=alibi_slopes)
+    _refuse(
+        dropout_p,
+        return_attn_probs,
+        {"qkv": qkv, "cu_seqlens": cu_seqlens},
+        alibi_slopes=alibi_slopes,
+    )
     found = attend_packed(
         None,
         qkv,
@@ -217,6 +233,7 @@ def flash_attn_varlen_qkvpacked_func(
         max_seqlen_k=max_seqlen,
         return_lse=return_attn_probs,
         **_options(softmax_scale, causal, window_size, softcap, alibi_slopes),
+        **_dropout(dropout_p, qkv),
     )
     return _result(found)
 
@@ -290,8 +307,13 @@ def flash_attn_with_kvcache(
     return _result(found)[:2] if return_softmax_lse else found
 
 
-def _refuse(dropout_p: float, needed: dict[str, Tensor], **optional: Tensor | None) -> None:
-    refuse_dropout(dropout_p)
+def _refuse(
+    dropout_p: float,
+    return_attn_probs: bool,
+    needed: dict[str, Tensor],
+    **optional: Tensor | None,
+) -> None:
+    refuse_probabilities(dropout_p, return_attn_probs)
     refuse_foreign(needed, are_derived=True, **optional)
 
 
@@ -304,6 +326,13 @@ def _options(
 ) -> dict[str, Any]:
     options = softmax_options(softmax_scale, causal, window_size, softcap)
     return {**options, "alibi_slopes": contiguous_rows(alibi_slopes)}
+
+
+def _dropout(dropout_p: float, q: Tensor) -> dict[str, Any]:
+    """Returns the binding's keywords for dropout, none without."""
+    if dropout_p == 0:
+        return {}
+    return {"dropout_p": dropout_p, "rng_state": rng_state_of(dropout_p, None, q)}
 
 
 def _unpacked(name: str, packed: Tensor, *, n_parts: int, n_axes: int) -> tuple[Tensor, ...]:

@@ -47,6 +47,8 @@ def attention(
     module          the layer; its is_causal counts where is_causal is None
     query           [batch, n_heads, seqlen_q, d_head]
     key, value      [batch, n_heads_kv, seqlen_k, d_head]
+    dropout         the probability by which weights are dropped, by a state of torch's generator of
+                    the device; a model in eval() passes 0
     attention_mask  what mask_of() returns; or another mask: [batch, seqlen_k], or [batch, 1 or
                     n_heads, seqlen_q, seqlen_k] of bool or of numbers that join the scores
     scaling         None: 1 / sqrt(d_head)
@@ -61,8 +63,8 @@ def attention(
     mask_of() has returned: the other masks have the order and the window in them.
 
     torch records gradients of query, key, value and s_aux. Raises NotImplementedError for those of
-    a paged cache and on CUDA devices beyond a head dimension of 256, for dropout, attention
-    weights, and arguments that change the result in a way that the library cannot compute.
+    a paged cache and on CUDA devices beyond a head dimension of 256, for attention weights, and
+    arguments that change the result in a way that the library cannot compute.
     """
     is_traced = torch.compiler.is_compiling()
     if is_traced and not _is_traceable(attention_mask):
@@ -70,8 +72,8 @@ def attention(
             module, query, key, value, attention_mask, dropout, scaling, sliding_window, softcap,
             is_causal, s_aux, **kwargs,
         )  # fmt: skip
-    if is_traced or dropout or not _REFUSED.keys().isdisjoint(kwargs):
-        _refuse(dropout, kwargs)
+    if is_traced or not _REFUSED.keys().isdisjoint(kwargs):
+        _refuse(kwargs)
     if query.dtype is _float32 or key.dtype is _float32 or value.dtype is _float32:
         query, key, value = map(_as_in_autocast, (query, key, value))
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
@@ -86,10 +88,12 @@ def attention(
             out = flash_attn_func(
                 q, k, v, softmax_scale=scaling, causal=plan.options["causal"],
                 window_size=plan.options["window_size"], softcap=softcap or 0.0, sinks=s_aux,
-                seqused_k=used, leftpad_k=leftpad,
+                seqused_k=used, leftpad_k=leftpad, dropout_p=dropout,
             )  # fmt: skip
             return out, None
     options = {"softmax_scale": scaling, "softcap": softcap or 0.0, "sinks": s_aux}
+    if dropout:
+        options["dropout_p"] = dropout
     if type(attention_mask) is PatternMask:
         return attention_mask.plan.attend(q, k, v, options, kwargs), None
     if attention_mask is not None and attention_mask.ndim == 4:
@@ -201,12 +205,7 @@ def _as_in_autocast(x: Tensor) -> Tensor:
     return x
 
 
-def _refuse(dropout: float, kwargs: dict[str, Any]) -> None:
-    if dropout != 0:
-        raise NotImplementedError(
-            f"dropout is {dropout}: there is none, call model.eval(), or set the dropout of "
-            "attention in the model's configuration to 0"
-        )
+def _refuse(kwargs: dict[str, Any]) -> None:
     for name, meaning in _REFUSED.items():
         value = kwargs.get(name)
         if value is not None and value is not False:
