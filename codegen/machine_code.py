@@ -31,7 +31,7 @@ class Code(Enum):
 
 def is_before_hopper(config: Config) -> bool:
     """Says whether a row is one of those without machine code for 9.0, where rows of the forward
-    pass have better ones."""
+    pass have better ones; with dropout there are none."""
     if config.op != Op.FORWARD:
         return False
     if config.arch == Arch.SM80:

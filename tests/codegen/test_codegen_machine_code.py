@@ -28,7 +28,8 @@ def test_rows_of_hopper_are_for_hopper_alone():
 def test_on_hopper_the_other_families_keep_what_no_row_of_its_own_serves():
     rows = [c for c in CUDA if c.arch not in HOPPER_FAMILIES and has_machine_code(c, {90})]
     of_sm80 = [config for config in rows if config.arch == Arch.SM80]
-    assert {config.async_copy for config in of_sm80} == {0}
+    plain = [config for config in of_sm80 if not config.features & Feature.DROPOUT]
+    assert {config.async_copy for config in plain} == {0}
     assert {config.d_head for config in of_sm80} == {32, 64, 96, 128, 192, 256}
     assert {c.arch for c in rows} == {
         Arch.SM80,

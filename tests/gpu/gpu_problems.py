@@ -50,7 +50,8 @@ def runnable_rows() -> list[Kernel]:
 def is_for_hopper_alone() -> bool:
     """Says whether the library was built for compute capability 9.0 alone, which leaves out rows
     that are of no use there: those of SM80 that load by cp.async, and most of SM80_MLA."""
-    return not any(kernel.config.async_copy for kernel in cuda_kernels())
+    plain = (k for k in cuda_kernels() if not k.config.features & Feature.DROPOUT)
+    return not any(kernel.config.async_copy for kernel in plain)
 
 
 def rows() -> list[Kernel]:
