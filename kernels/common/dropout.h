@@ -55,13 +55,19 @@ flash_dropout_head(const flash_dropout_params_t *dropout, int32_t n_heads, int64
     return of;
 }
 
-/* Returns the words of a lane of the patch of queries 16 patch_q ... and keys 16 patch_k .... */
+/* Returns the counter of a lane of the patch of queries 16 patch_q ... and keys 16 patch_k .... */
+FLASH_HOST_DEVICE static inline philox_t flash_dropout_counter(const flash_dropout_head_t *of,
+                                                               uint32_t patch_q, uint32_t patch_k,
+                                                               uint32_t lane) {
+    const philox_t counter = {
+        {patch_q | lane << DROPOUT_INDEX_BITS, patch_k | of->offset_high, of->head, of->offset}};
+    return counter;
+}
+
 FLASH_HOST_DEVICE static inline philox_t flash_dropout_words(const flash_dropout_head_t *of,
                                                              uint32_t patch_q, uint32_t patch_k,
                                                              uint32_t lane) {
-    const philox_t counter = {
-        {patch_q | lane << DROPOUT_INDEX_BITS, patch_k | of->offset_high, of->head, of->offset}};
-    return philox_words(counter, of->key_0, of->key_1);
+    return philox_words(flash_dropout_counter(of, patch_q, patch_k, lane), of->key_0, of->key_1);
 }
 
 /* Returns the lane that holds the weight of a query and a key. */

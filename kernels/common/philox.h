@@ -16,6 +16,12 @@ typedef struct philox {
 
 enum { PHILOX_ROUNDS = 10 };
 
+/* What multiplies words, and what is added to the key in each round. */
+#define PHILOX_EVEN       UINT64_C(0xd2511f53)
+#define PHILOX_ODD        UINT64_C(0xcd9e8d57)
+#define PHILOX_KEY_0_STEP 0x9e3779b9u
+#define PHILOX_KEY_1_STEP 0xbb67ae85u
+
 /* Returns the words of a counter. */
 FLASH_HOST_DEVICE static inline philox_t philox_words(philox_t counter, uint32_t key_0,
                                                       uint32_t key_1) {
@@ -24,13 +30,13 @@ FLASH_HOST_DEVICE static inline philox_t philox_words(philox_t counter, uint32_t
 #pragma unroll
 #endif
     for (int round = 0; round < PHILOX_ROUNDS; round++) {
-        const uint64_t even = (uint64_t)0xd2511f53u * c.word[0];
-        const uint64_t odd = (uint64_t)0xcd9e8d57u * c.word[2];
+        const uint64_t even = PHILOX_EVEN * c.word[0];
+        const uint64_t odd = PHILOX_ODD * c.word[2];
         const philox_t next = {{(uint32_t)(odd >> 32) ^ c.word[1] ^ key_0, (uint32_t)odd,
                                 (uint32_t)(even >> 32) ^ c.word[3] ^ key_1, (uint32_t)even}};
         c = next;
-        key_0 += 0x9e3779b9u;
-        key_1 += 0xbb67ae85u;
+        key_0 += PHILOX_KEY_0_STEP;
+        key_1 += PHILOX_KEY_1_STEP;
     }
     return c;
 }

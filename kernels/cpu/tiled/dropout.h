@@ -1,5 +1,6 @@
 /*
- * This file computes what dropout multiplies a row's weights by, for many keys at a time.
+ * This file computes what dropout multiplies a row's weights by, for many keys at a time, in loops
+ * that compilers turn into vectors.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_DROPOUT_H
 #define FLASH_KERNELS_CPU_TILED_DROPOUT_H
@@ -7,6 +8,8 @@
 #include "common/dropout.h"
 #include "cpu/tiled/scratch.h"
 #include "cpu/vector.h"
+
+#include <string.h>
 
 /* Keys that are decided about together, and calls of Philox for that: a row needs four for each
  * patch, and half of their words. */
@@ -18,10 +21,9 @@ typedef struct dropout_row {
     int64_t query;
 } dropout_row_t;
 
-/* The words that a row needs, for keys 0 ... 7 and for keys 8 ... 15 of each patch. */
+/* The words of these calls, by their number in a call. */
 typedef struct dropout_words {
-    uint32_t near[DROPOUT_CALLS];
-    uint32_t far[DROPOUT_CALLS];
+    uint32_t word[4][DROPOUT_CALLS];
 } dropout_words_t;
 
 /* Returns a row of the task's heads. */
@@ -34,17 +36,32 @@ static inline dropout_row_t dropout_row_of(const tile_scratch_t *t, const flash_
     return of;
 }
 
-static inline void dropout_words(const dropout_row_t *row, uint32_t patch_k,
-                                 dropout_words_t *words) {
-    philox_t of_call[DROPOUT_CALLS];
+static inline void dropout_counters(const dropout_row_t *row, uint32_t patch_k,
+                                    dropout_words_t *counters) {
     const uint32_t patch_q = (uint32_t)(row->query / DROPOUT_PATCH);
     const uint32_t lane = flash_dropout_lane(row->query, 0);
-    const int half = (int)(row->query % DROPOUT_PATCH / 8);
-    for (uint32_t i = 0; i < DROPOUT_CALLS; i++)
-        of_call[i] = flash_dropout_words(&row->head, patch_q, patch_k + i / 4, lane + i % 4);
     for (uint32_t i = 0; i < DROPOUT_CALLS; i++) {
-        words->near[i] = of_call[i].word[half];
-        words->far[i] = of_call[i].word[half + 2];
+        const philox_t counter =
+            flash_dropout_counter(&row->head, patch_q, patch_k + i / 4, lane + i % 4);
+        for (int word = 0; word < 4; word++)
+            counters->word[word][i] = counter.word[word];
+    }
+}
+
+/* Turns counters into their words, as philox_words() does. */
+static inline void dropout_words(const dropout_row_t *row, dropout_words_t *words) {
+    uint32_t key_0 = row->head.key_0, key_1 = row->head.key_1;
+    uint32_t(*w)[DROPOUT_CALLS] = words->word;
+    for (int round = 0; round < PHILOX_ROUNDS; round++) {
+        for (int i = 0; i < DROPOUT_CALLS; i++) {
+            const uint64_t even = PHILOX_EVEN * w[0][i], odd = PHILOX_ODD * w[2][i];
+            w[0][i] = (uint32_t)(odd >> 32) ^ w[1][i] ^ key_0;
+            w[1][i] = (uint32_t)odd;
+            w[2][i] = (uint32_t)(even >> 32) ^ w[3][i] ^ key_1;
+            w[3][i] = (uint32_t)even;
+        }
+        key_0 += PHILOX_KEY_0_STEP;
+        key_1 += PHILOX_KEY_1_STEP;
     }
 }
 
@@ -53,14 +70,19 @@ NEVER_INLINE void dropout_factors_of_patches(const flash_dropout_params_t *dropo
                                              const dropout_row_t *row, int64_t key,
                                              float factors[DROPOUT_KEYS]) {
     dropout_words_t words;
-    dropout_words(row, (uint32_t)(key / DROPOUT_PATCH), &words);
-    for (int i = 0; i < DROPOUT_CALLS; i++) {
-        float *f = factors + i / 4 * DROPOUT_PATCH + i % 4 * 2;
-        f[0] = (words.near[i] & 0xffff) < dropout->threshold ? 0 : dropout->scale;
-        f[1] = words.near[i] >> 16 < dropout->threshold ? 0 : dropout->scale;
-        f[8] = (words.far[i] & 0xffff) < dropout->threshold ? 0 : dropout->scale;
-        f[9] = words.far[i] >> 16 < dropout->threshold ? 0 : dropout->scale;
+    dropout_counters(row, (uint32_t)(key / DROPOUT_PATCH), &words);
+    dropout_words(row, &words);
+    const int half = (int)(row->query % DROPOUT_PATCH / 8);
+    /* of four words for keys 0 ... 7 and four for 8 ... 15 the halves lie in the keys' order */
+    uint16_t bits[DROPOUT_KEYS];
+    for (int i = 0; i < DROPOUT_CALLS; i += 4) {
+        memcpy(bits + 4 * i, words.word[half] + i, 4 * sizeof(uint32_t));
+        memcpy(bits + 4 * i + 8, words.word[half + 2] + i, 4 * sizeof(uint32_t));
     }
+    const uint32_t threshold = dropout->threshold;
+    const float scale = dropout->scale;
+    for (int i = 0; i < DROPOUT_KEYS; i++)
+        factors[i] = bits[i] < threshold ? 0 : scale;
 }
 
 /* Computes the factors of keys key ... key + n - 1. */
