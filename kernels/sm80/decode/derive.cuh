@@ -11,7 +11,7 @@
 #include "common/operand.cuh"
 #include "sm80/decode_kernel.h"
 
-enum { LINE_CHUNKS = DECODE_LINE_BYTES / DECODE_CHUNK_BYTES };
+constexpr int line_chunks = int{DECODE_LINE_BYTES} / int{DECODE_CHUNK_BYTES};
 
 /* ---- mma tiles (m16n8k16) ---- */
 
@@ -30,7 +30,7 @@ constexpr int query_bytes = 2;
 template <flash_config_t C> constexpr int chunk_elements = DECODE_CHUNK_BYTES / element_bytes<C>;
 template <flash_config_t C> constexpr int row_chunks = C.d_head / chunk_elements<C>;
 template <flash_config_t C>
-constexpr int line_rows = row_chunks<C> < LINE_CHUNKS ? LINE_CHUNKS / row_chunks<C> : 1;
+constexpr int line_rows = row_chunks<C> < line_chunks ? line_chunks / row_chunks<C> : 1;
 template <flash_config_t C> constexpr int panel_bytes = C.B_c / line_rows<C> *DECODE_LINE_BYTES;
 
 /* An ldmatrix reads two chunks of 16 keys: load_tiles head tiles, of which a slot has

@@ -59,9 +59,9 @@ template <flash_config_t C> static __device__ __forceinline__ int copy_row() {
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
     const int line = row / line_rows<C>;
-    const int position = row % line_rows<C> * row_chunks<C> + chunk % LINE_CHUNKS;
-    return chunk / LINE_CHUNKS * panel_bytes<C> + line * DECODE_LINE_BYTES +
-           ((position ^ line % LINE_CHUNKS) * DECODE_CHUNK_BYTES);
+    const int position = row % line_rows<C> * row_chunks<C> + chunk % line_chunks;
+    return chunk / line_chunks * panel_bytes<C> + line * DECODE_LINE_BYTES +
+           ((position ^ line % line_chunks) * DECODE_CHUNK_BYTES);
 }
 
 /* Makes the stream of rows that begins with the first key of the run, or of the pool. */
@@ -109,7 +109,7 @@ static __device__ __forceinline__ uint32_t copy_target(uint32_t slot, const kv_s
                                                        int i) {
     const int line = i * copy_rows<C> / line_rows<C>;
     return slot + line * DECODE_LINE_BYTES +
-           (stream.slot_offset ^ (line % LINE_CHUNKS * DECODE_CHUNK_BYTES));
+           (stream.slot_offset ^ (line % line_chunks * DECODE_CHUNK_BYTES));
 }
 
 /* Copies the rows of a step from its first row on. */

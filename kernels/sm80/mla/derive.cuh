@@ -72,7 +72,7 @@ template <flash_config_t C> constexpr bool v_in_k = sm80_mla_v_in_k(&C) != 0;
 template <flash_config_t C> constexpr int key_tensors = sm80_mla_tensors(&C);
 
 constexpr int panel_columns = 64;
-constexpr int line_chunks = DECODE_LINE_BYTES / DECODE_CHUNK_BYTES;
+constexpr int line_chunks = int{DECODE_LINE_BYTES} / int{DECODE_CHUNK_BYTES};
 constexpr int chunk_columns = panel_columns / line_chunks;
 template <flash_config_t C> constexpr int key_panels = C.d_head / panel_columns;
 template <flash_config_t C> constexpr int panel_bytes = C.B_c *DECODE_LINE_BYTES;
