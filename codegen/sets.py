@@ -176,6 +176,7 @@ SM90_GRADIENT_TILES = (
     # op, d_head, (B_r, B_c, n_stages, overlap)
     (Op.BACKWARD_DQ, 64, (128, 96, 4, 1)),
     (Op.BACKWARD_DQ, 128, (128, 80, 3, 1)),
+    (Op.BACKWARD_DQ, 128, (128, 64, 4, 1)),
     (Op.BACKWARD_DQ, 256, (128, 48, 2, 0)),
     (Op.BACKWARD_DKV, 64, (80, 128, 4, 1)),
     (Op.BACKWARD_DKV, 128, (64, 128, 3, 0)),

@@ -40,6 +40,12 @@ static __device__ __forceinline__ uint32_t shared_load_16(uint32_t shared) {
     return value;
 }
 
+static __device__ __forceinline__ uint32_t shared_load_32(uint32_t shared) {
+    uint32_t value;
+    asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(value) : "r"(shared) : "memory");
+    return value;
+}
+
 static __device__ __forceinline__ uint4 shared_load(uint32_t shared) {
     uint4 value;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"

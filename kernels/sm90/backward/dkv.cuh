@@ -20,7 +20,10 @@
 
 #include "common/ptx/math.cuh"
 #include "sm90/backward/load.cuh"
+#include "sm90/backward/masks.cuh"
+#include "sm90/backward/passes.cuh"
 #include "sm90/backward/products.cuh"
+#include "sm90/backward/sanitise.cuh"
 #include "sm90/backward/store.cuh"
 
 /* This is what a consumer carries from block to block. */
@@ -80,15 +83,6 @@ static __device__ __forceinline__ void weigh(float (&p)[C.B_r / 2], const float 
     }
 }
 
-/* Makes P^T 0 where a query does not see a key: query 8 i + e of the thread's columns sees the
- * upper of its keys from hidden_end on, and the lower from hidden_end + 8 on. */
-template <flash_config_t C>
-static __device__ __forceinline__ void hide_weights(float (&p)[C.B_r / 2], int hidden_end) {
-#pragma unroll
-    for (int i = 0; i < C.B_r / 2; ++i)
-        p[i] = i / 4 * 8 + i % 2 - i % 4 / 2 * 8 < hidden_end ? 0.0f : p[i];
-}
-
 /* Computes the fragments of -dS^T of P^T and D - dP^T. */
 template <flash_config_t C>
 static __device__ __forceinline__ void differentiate(uint32_t (&ds)[C.B_r / 16][4],
@@ -100,19 +94,40 @@ static __device__ __forceinline__ void differentiate(uint32_t (&ds)[C.B_r / 16][
             convert_pair<operand_dtype<C>>(p[2 * i] * dp[2 * i], p[2 * i + 1] * dp[2 * i + 1]);
 }
 
+/* This is what a mask does to a block. */
+typedef struct block_mask {
+    bool is_cut;
+    seen_t seen;
+    int32_t first; /* column, without the thread's */
+} block_mask_t;
+
+/* Sanitises the block in a stage, whose S^T and dP^T have been issued. */
+template <flash_config_t C>
+static __device__ __forceinline__ void sanitise_queries(dkv_consumer<C> &consumer, int stage,
+                                                        const block_mask_t &mask) {
+    wgmma_wait<0>();
+    pin_accumulators(consumer.dp);
+    sanitise<C, d_head_v<C>, false>(consumer.dv, moving_v_tile<C>(stage), team_of_both(),
+                                    mask.seen, mask.first);
+    sanitise<C, C.d_head, true>(consumer.dk, moving_tile<C>(stage), team_of_both(), mask.seen,
+                                mask.first);
+}
+
 /* Computes a block, whose S^T and dP^T have been issued, and issues those of the stage `next`
  * unless it is the LAST. */
-template <flash_config_t C, bool LAST>
+template <flash_config_t C, pass_t PASS, bool LAST>
 static __device__ __forceinline__ void dkv_step(dkv_consumer<C> &consumer, const ring_t &next,
-                                                float scale_log2, bool is_cut, int hidden_end) {
+                                                float scale_log2, const block_mask_t &mask) {
     gradient_state_t &state = gradient_state<C>();
     const int stage = consumer.ring.stage;
     float p[C.B_r / 2];
     uint32_t p_fragments[C.B_r / 16][4], ds_fragments[C.B_r / 16][4];
+    if (PASS == SECOND_PASS && mask.is_cut)
+        sanitise_queries<C>(consumer, stage, mask);
     weigh<C>(p, consumer.s, stage, scale_log2);
-    if (has_mask<C> && is_cut)
-        hide_weights<C>(p, hidden_end);
-    if constexpr (C.overlap) {
+    if (has_mask<C> && mask.is_cut)
+        hide<C>(p, mask.seen, mask.first + tile_column());
+    if constexpr (overlaps<C, PASS>) {
         wgmma_wait<1>();
         pin_accumulators(consumer.dk);
         release_if(consumer.read_stage >= 0, state.empty[max(consumer.read_stage, 0)]);
@@ -121,6 +136,8 @@ static __device__ __forceinline__ void dkv_step(dkv_consumer<C> &consumer, const
     round_fragments<operand_dtype<C>, C.B_r>(p_fragments, p);
     wgmma_wait<0>();
     pin_accumulators(consumer.dp);
+    if (PASS == SECOND_PASS && mask.is_cut)
+        hide<C>(consumer.dp, mask.seen, mask.first + tile_column());
     issue_of_fragments<operand_dtype<C>, C.B_r, d_head_v<C>>(consumer.dv, p_fragments,
                                                              moving_v_tile<C>(stage));
     differentiate<C>(ds_fragments, p, consumer.dp);
@@ -135,7 +152,7 @@ static __device__ __forceinline__ void dkv_step(dkv_consumer<C> &consumer, const
     release(state.v_empty[stage]);
     if constexpr (!LAST)
         wait_full(state.v_full[next.stage], next.parity);
-    if constexpr (C.overlap && !LAST) {
+    if constexpr (overlaps<C, PASS> && !LAST) {
         issue_dp<C>(consumer, next.stage);
         wgmma_wait<2>();
         pin_accumulators(consumer.s);
@@ -151,28 +168,41 @@ static __device__ __forceinline__ void dkv_step(dkv_consumer<C> &consumer, const
     consumer.ring = next;
 }
 
-/* This is how a consumer walks over the blocks of each head: it leaves out the first `skipped`,
- * masks so many of the `own` that follow. */
+/* This is how a consumer walks over the blocks of each head: it leaves out the first `skipped` of
+ * those that pass by, and numbers its own from 0. In the second pass it leaves out none. */
 typedef struct dkv_walk {
     int32_t skipped;
     int32_t own;
-    int32_t cut;
-    int32_t hidden_end; /* of the first own block: see weigh() */
+    gradient_steps_t steps; /* by own numbers */
+    seen_t seen;            /* by own blocks, too */
 } dkv_walk_t;
 
-template <flash_config_t C>
-static __device__ __forceinline__ dkv_walk_t find_dkv_walk(const gradient_tile_t &tile,
-                                                           int consumer) {
-    const gradient_steps_t all = find_steps<C>(tile, 0, still_rows<C>);
-    const gradient_steps_t own =
-        find_steps<C>(tile, consumer * SM90_WARPGROUP_ROWS, SM90_WARPGROUP_ROWS);
-    const int32_t begin = min(own.begin, all.end);
+/* Finds it for a consumer's rows from number `first` of the tile on, of which the thread has the one
+ * of number `row`. */
+template <flash_config_t C, pass_t PASS>
+static __device__ __forceinline__ dkv_walk_t find_dkv_walk(const flash_params_t &p,
+                                                           const gradient_tile_t &tile, int first,
+                                                           int row) {
+    const gradient_steps_t all = find_steps<C>(p, tile, 0, still_rows<C>);
+    const gradient_steps_t steps =
+        PASS == SECOND_PASS ? all : find_steps<C>(p, tile, first, SM90_WARPGROUP_ROWS);
+    const int32_t begin = min(steps.begin, all.end);
     dkv_walk_t walk;
     walk.skipped = begin - min(all.begin, all.end);
     walk.own = all.end - begin;
-    walk.cut = min(max(own.whole_begin - begin, 0), walk.own);
-    walk.hidden_end = tile.begin + tile_row(0) - keys_before(tile) - begin * C.B_r - tile_column();
+    walk.steps = {0, walk.own, steps.whole_begin - begin, steps.whole_end - begin};
+    walk.seen = find_seen<C>(p, tile, row);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        walk.seen.begin[half] -= begin * C.B_r;
+        walk.seen.end[half] -= begin * C.B_r;
+    }
     return walk;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ block_mask_t mask_of_block(const dkv_walk_t &walk, int32_t j) {
+    return block_mask_t{is_cut<C>(walk.steps, j), walk.seen, j * C.B_r};
 }
 
 template <flash_config_t C>
@@ -193,7 +223,7 @@ static __device__ __forceinline__ void start_dkv(dkv_consumer<C> &consumer,
 
 /* Computes the consumer's part of a tile. Behind the last block of a head come those that the
  * consumer skips of the next one. */
-template <flash_config_t C>
+template <flash_config_t C, pass_t PASS>
 static __device__ __forceinline__ void dkv_tile(dkv_consumer<C> &consumer, const dkv_walk_t &walk,
                                                 int32_t heads, float scale_log2) {
     start_dkv<C>(consumer, walk);
@@ -205,19 +235,19 @@ static __device__ __forceinline__ void dkv_tile(dkv_consumer<C> &consumer, const
         const bool ends = j + 1 == walk.own;
         if (has_mask<C> && ends)
             skip_stages<C>(next, walk.skipped);
-        dkv_step<C, false>(consumer, next, scale_log2, j < walk.cut, walk.hidden_end - j * C.B_r);
+        dkv_step<C, PASS, false>(consumer, next, scale_log2, mask_of_block<C>(walk, j));
         j = ends ? 0 : j + 1;
     }
     ring_t next = consumer.ring;
     step<C.n_stages>(next);
-    dkv_step<C, true>(consumer, next, scale_log2, j < walk.cut, walk.hidden_end - j * C.B_r);
+    dkv_step<C, PASS, true>(consumer, next, scale_log2, mask_of_block<C>(walk, j));
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void store_dkv(const sm90_backward_params_t &params,
-                                                 const gradient_tile_t &tile,
                                                  const dkv_consumer<C> &consumer) {
     const flash_params_t &p = params.problem;
+    const gradient_tile_t tile = find_gradient_tile<C>(params);
     const flash_gradients_t &g = params.gradients;
     const int32_t row = tile.begin + tile_row(0);
     const int64_t token = tile.sequence.k_begin;
@@ -229,24 +259,34 @@ static __device__ __forceinline__ void store_dkv(const sm90_backward_params_t &p
                                                   1.0f);
 }
 
-template <flash_config_t C>
-static __device__ __forceinline__ void consume_dkv(const sm90_backward_params_t &params) {
+template <flash_config_t C, pass_t PASS>
+static __device__ __forceinline__ void dkv_pass(dkv_consumer<C> &consumer,
+                                                const sm90_backward_params_t &params) {
     const flash_params_t &p = params.problem;
     const gradient_tile_t tile = find_gradient_tile<C>(params);
-    if (!has_rows<C>(tile))
+    const dkv_walk_t walk =
+        find_dkv_walk<C, PASS>(p, tile, consumer.number * SM90_WARPGROUP_ROWS, tile_row(0));
+    consumer.read_stage = -1;
+    clear(consumer.dk);
+    clear(consumer.dv);
+    if (walk.own > 0)
+        dkv_tile<C, PASS>(consumer, walk, p.group, p.softmax_scale * log2_of_e);
+    else
+        skip_stages<C>(consumer.ring, p.group * walk.skipped);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void consume_dkv(const sm90_backward_params_t &params) {
+    if (!has_rows<C>(find_gradient_tile<C>(params)))
         return;
     dkv_consumer<C> consumer;
     consumer.ring = ring_t{0, 0};
     consumer.number = consumer_number();
-    consumer.read_stage = -1;
-    const dkv_walk_t walk = find_dkv_walk<C>(tile, consumer.number);
-    clear(consumer.dk);
-    clear(consumer.dv);
-    if (walk.own > 0)
-        dkv_tile<C>(consumer, walk, p.group, p.softmax_scale * log2_of_e);
-    else
-        skip_stages<C>(consumer.ring, p.group * walk.skipped);
-    store_dkv<C>(params, tile, consumer);
+    run_passes<C>(
+        params.problem, [&] { dkv_pass<C, FIRST_PASS>(consumer, params); },
+        [&] { dkv_pass<C, SECOND_PASS>(consumer, params); },
+        [&] { return are_finite(consumer.dk) && are_finite(consumer.dv); },
+        [&] { store_dkv<C>(params, consumer); });
 }
 
 #endif

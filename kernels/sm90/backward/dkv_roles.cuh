@@ -58,20 +58,26 @@ static __device__ __forceinline__ void issue_role_s(role_consumer<C, d_head_v<C>
                                                                      moving_tile<C>(stage));
 }
 
-template <flash_config_t C, bool LAST>
+template <flash_config_t C, pass_t PASS, bool LAST>
 static __device__ __forceinline__ void weigh_step(role_consumer<C, d_head_v<C>> &consumer,
                                                   role_place_t &place, float scale_log2,
-                                                  bool is_cut, int hidden_end) {
+                                                  const block_mask_t &mask) {
     gradient_state_t &state = gradient_state<C>();
     const ring_t ring = place.ring;
     float p[C.B_r / 2];
     weigh<C>(p, consumer.s, ring.stage, scale_log2);
-    if (has_mask<C> && is_cut)
-        hide_weights<C>(p, hidden_end);
+    if (has_mask<C> && mask.is_cut)
+        hide<C>(p, mask.seen, mask.first + tile_column());
     release(state.empty[ring.stage]);
     hand_over_p<C>(p, place.p_parity);
     wgmma_wait<0>();
     pin_accumulators(consumer.sum);
+    if (PASS == SECOND_PASS && mask.is_cut) {
+        wait_full(state.v_full[ring.stage], ring.parity);
+        await_team(team_of_both()); /* dP has been computed, too */
+        sanitise<C, d_head_v<C>, false>(consumer.sum, moving_v_tile<C>(ring.stage),
+                                        team_of_consumer(0), mask.seen, mask.first);
+    }
     pin_accumulators(p); /* fragments change behind the wait for what reads them */
     release_if(consumer.used >= 0, state.v_empty[max(consumer.used, 0)]);
     round_fragments<operand_dtype<C>, C.B_r>(consumer.fragments, p);
@@ -95,7 +101,7 @@ static __device__ __forceinline__ void weigh_step(role_consumer<C, d_head_v<C>> 
 }
 
 /* Computes dV of a tile. */
-template <flash_config_t C>
+template <flash_config_t C, pass_t PASS>
 static __device__ __forceinline__ void weigh_tile(role_consumer<C, d_head_v<C>> &consumer,
                                                   role_place_t &place, const dkv_walk_t &walk,
                                                   int32_t heads, float scale_log2) {
@@ -108,11 +114,10 @@ static __device__ __forceinline__ void weigh_tile(role_consumer<C, d_head_v<C>> 
     int32_t j = 0;
 #pragma unroll 1
     for (int32_t i = heads * walk.own; i > 1; --i) {
-        weigh_step<C, false>(consumer, place, scale_log2, j < walk.cut,
-                             walk.hidden_end - j * C.B_r);
+        weigh_step<C, PASS, false>(consumer, place, scale_log2, mask_of_block<C>(walk, j));
         j = j + 1 == walk.own ? 0 : j + 1;
     }
-    weigh_step<C, true>(consumer, place, scale_log2, j < walk.cut, walk.hidden_end - j * C.B_r);
+    weigh_step<C, PASS, true>(consumer, place, scale_log2, mask_of_block<C>(walk, j));
 }
 
 /* ---- Consumer 1 ---- */
@@ -144,15 +149,22 @@ static __device__ __forceinline__ void take_p(float (&ds)[C.B_r / 2], const floa
     parity ^= 1;
 }
 
-template <flash_config_t C, bool LAST>
+template <flash_config_t C, pass_t PASS, bool LAST>
 static __device__ __forceinline__ void differentiate_step(role_consumer<C, C.d_head> &consumer,
-                                                          role_place_t &place) {
+                                                          role_place_t &place,
+                                                          const block_mask_t &mask) {
     gradient_state_t &state = gradient_state<C>();
     const int stage = place.ring.stage;
     float ds[C.B_r / 2];
     take_p<C>(ds, consumer.s, place.p_parity);
     wgmma_wait<0>();
     pin_accumulators(consumer.sum);
+    if (PASS == SECOND_PASS && mask.is_cut) {
+        hide<C>(ds, mask.seen, mask.first + tile_column());
+        await_team(team_of_both()); /* S has been computed, too */
+        sanitise<C, C.d_head, true>(consumer.sum, moving_tile<C>(stage), team_of_consumer(1),
+                                    mask.seen, mask.first);
+    }
     pin_accumulators(ds); /* fragments change behind the wait for what reads them */
     release_if(consumer.used >= 0, state.empty[max(consumer.used, 0)]);
     round_fragments<operand_dtype<C>, C.B_r>(consumer.fragments, ds);
@@ -177,9 +189,10 @@ static __device__ __forceinline__ void differentiate_step(role_consumer<C, C.d_h
 }
 
 /* Computes dK of a tile. */
-template <flash_config_t C>
+template <flash_config_t C, pass_t PASS>
 static __device__ __forceinline__ void differentiate_tile(role_consumer<C, C.d_head> &consumer,
-                                                          role_place_t &place, int32_t steps) {
+                                                          role_place_t &place,
+                                                          const dkv_walk_t &walk, int32_t heads) {
     gradient_state_t &state = gradient_state<C>();
     const ring_t first = place.ring;
     wait_full(state.full[first.stage], first.parity);
@@ -189,34 +202,46 @@ static __device__ __forceinline__ void differentiate_tile(role_consumer<C, C.d_h
     wgmma_wait<0>();
     pin_accumulators(consumer.s);
     release(state.v_empty[first.stage]);
+    int32_t j = 0;
 #pragma unroll 1
-    for (int32_t i = steps; i > 1; --i)
-        differentiate_step<C, false>(consumer, place);
-    differentiate_step<C, true>(consumer, place);
+    for (int32_t i = heads * walk.own; i > 1; --i) {
+        differentiate_step<C, PASS, false>(consumer, place, mask_of_block<C>(walk, j));
+        j = j + 1 == walk.own ? 0 : j + 1;
+    }
+    differentiate_step<C, PASS, true>(consumer, place, mask_of_block<C>(walk, j));
 }
 
 /* ---- Tiles ---- */
 
-/* Computes the block's tile in one role, and stores its gradient. compute(consumer, place, walk): a
- * tile that has steps. */
+/* Computes the block's tile in one role, and stores its gradient. compute(consumer, place, walk,
+ * pass): a tile that has steps. */
 template <flash_config_t C, int COLUMNS, typename COMPUTE>
 static __device__ __forceinline__ void play_role(const sm90_backward_params_t &params,
                                                  const flash_gradient_t &gradient, int32_t columns,
                                                  float factor, const COMPUTE &compute) {
-    const gradient_tile_t tile = find_gradient_tile<C>(params);
-    if (!has_rows<C>(tile))
+    if (!has_rows<C>(find_gradient_tile<C>(params)))
         return;
+    const int32_t row = warp_row_of_group() + row_of_warp(0);
     role_place_t place = {{0, 0}, 0};
     role_consumer<C, COLUMNS> consumer = {};
-    consumer.used = -1;
-    clear(consumer.sum);
-    const dkv_walk_t walk = find_dkv_walk<C>(tile, 0);
-    if (walk.own > 0)
-        compute(consumer, place, walk);
-    store_gradient<operand_dtype<C>, COLUMNS>(gradient, tile.batch_index, tile.head,
-                                              tile.sequence.k_begin,
-                                              tile.begin + warp_row_of_group() + row_of_warp(0),
-                                              tile.sequence.len_k, columns, consumer.sum, factor);
+    const auto run = [&](auto pass) {
+        const dkv_walk_t walk = find_dkv_walk<C, pass.value>(
+            params.problem, find_gradient_tile<C>(params), 0, row);
+        consumer.used = -1;
+        clear(consumer.sum);
+        if (walk.own > 0)
+            compute(consumer, place, walk, pass);
+    };
+    const auto store = [&] {
+        const gradient_tile_t tile = find_gradient_tile<C>(params);
+        store_gradient<operand_dtype<C>, COLUMNS>(
+            gradient, tile.batch_index, tile.head, tile.sequence.k_begin, tile.begin + row,
+            tile.sequence.len_k, columns, consumer.sum, factor);
+    };
+    run_passes<C>(
+        params.problem, [&] { run(pass_constant<FIRST_PASS>()); },
+        [&] { run(pass_constant<SECOND_PASS>()); }, [&] { return are_finite(consumer.sum); },
+        store);
 }
 
 template <flash_config_t C>
@@ -224,16 +249,16 @@ static __device__ __forceinline__ void consume_dkv_by_roles(const sm90_backward_
     const flash_params_t &p = params.problem;
     if (consumer_number() == 0) {
         const float scale_log2 = p.softmax_scale * log2_of_e;
-        play_role<C, d_head_v<C>>(params, params.gradients.dv, p.d_head_v, 1.0f,
-                                  [&](role_consumer<C, d_head_v<C>> &consumer, role_place_t &place,
-                                      const dkv_walk_t &walk) {
-                                      weigh_tile<C>(consumer, place, walk, p.group, scale_log2);
-                                  });
+        play_role<C, d_head_v<C>>(
+            params, params.gradients.dv, p.d_head_v, 1.0f,
+            [&](auto &consumer, role_place_t &place, const dkv_walk_t &walk, auto pass) {
+                weigh_tile<C, pass.value>(consumer, place, walk, p.group, scale_log2);
+            });
     } else {
         play_role<C, C.d_head>(
             params, params.gradients.dk, p.d_head, -p.softmax_scale,
-            [&](role_consumer<C, C.d_head> &consumer, role_place_t &place, const dkv_walk_t &walk) {
-                differentiate_tile<C>(consumer, place, p.group * walk.own);
+            [&](auto &consumer, role_place_t &place, const dkv_walk_t &walk, auto pass) {
+                differentiate_tile<C, pass.value>(consumer, place, walk, p.group);
             });
     }
 }

@@ -17,7 +17,10 @@
 
 #include "common/ptx/math.cuh"
 #include "sm90/backward/load.cuh"
+#include "sm90/backward/masks.cuh"
+#include "sm90/backward/passes.cuh"
 #include "sm90/backward/products.cuh"
+#include "sm90/backward/sanitise.cuh"
 #include "sm90/backward/store.cuh"
 
 /* This is what a consumer carries from block to block. */
@@ -29,7 +32,7 @@ template <flash_config_t C> struct dq_consumer {
     int number;
     float log_sum[2]; /* base 2, of the thread's two rows */
     float d[2];
-    int visible[2]; /* keys that they see */
+    seen_t seen;
     int read_stage; /* which dQ under way reads; -1: none */
 };
 
@@ -56,16 +59,6 @@ static __device__ __forceinline__ void weigh(float (&p)[C.B_c / 2], const dq_con
         p[i] = exp2_approx(fmaf(consumer.s[i], scale_log2, -consumer.log_sum[i / 2 % 2]));
 }
 
-/* Makes P 0 of keys that a row does not see. first: the thread's first key. */
-template <flash_config_t C>
-static __device__ __forceinline__ void hide_weights(float (&p)[C.B_c / 2],
-                                                    const dq_consumer<C> &consumer, int first) {
-    const int end[2] = {consumer.visible[0] - first, consumer.visible[1] - first};
-#pragma unroll
-    for (int i = 0; i < C.B_c / 2; ++i)
-        p[i] = i / 4 * 8 + i % 2 < end[i / 2 % 2] ? p[i] : 0.0f;
-}
-
 /* Computes the fragments of dS. */
 template <flash_config_t C>
 static __device__ __forceinline__ void differentiate(uint32_t (&ds)[C.B_c / 16][4],
@@ -78,19 +71,31 @@ static __device__ __forceinline__ void differentiate(uint32_t (&ds)[C.B_c / 16][
             p[2 * i + 1] * (consumer.dp[2 * i + 1] - consumer.d[i % 2]));
 }
 
+/* Sanitises the block in a stage, whose S and dP have been issued. first: its first key. */
+template <flash_config_t C>
+static __device__ __forceinline__ void sanitise_keys(dq_consumer<C> &consumer, int stage,
+                                                     int32_t first) {
+    wgmma_wait<0>();
+    pin_accumulators(consumer.dp);
+    sanitise<C, C.d_head, true>(consumer.dq, moving_tile<C>(stage), team_of_both(), consumer.seen,
+                                first);
+}
+
 /* Computes the block of this number, whose S is there and whose dP has been issued, and issues
  * those of the stage `next` unless it is the LAST. */
-template <flash_config_t C, bool LAST>
+template <flash_config_t C, pass_t PASS, bool LAST>
 static __device__ __forceinline__ void dq_step(dq_consumer<C> &consumer, const ring_t &next,
                                                float scale_log2, bool is_cut, int32_t block) {
     gradient_state_t &state = gradient_state<C>();
     const int stage = consumer.ring.stage;
     float p[C.B_c / 2];
     uint32_t ds[C.B_c / 16][4];
+    if (PASS == SECOND_PASS && is_cut)
+        sanitise_keys<C>(consumer, stage, block * C.B_c);
     weigh<C>(p, consumer, scale_log2);
     if (is_cut)
-        hide_weights<C>(p, consumer, block * C.B_c + tile_column());
-    if constexpr (C.overlap) {
+        hide<C>(p, consumer.seen, block * C.B_c + tile_column());
+    if constexpr (overlaps<C, PASS>) {
         wgmma_wait<1>();
         pin_accumulators(consumer.dq);
         release_if(consumer.read_stage >= 0, state.empty[max(consumer.read_stage, 0)]);
@@ -99,6 +104,8 @@ static __device__ __forceinline__ void dq_step(dq_consumer<C> &consumer, const r
     wgmma_wait<0>();
     pin_accumulators(consumer.dp);
     release(state.v_empty[stage]);
+    if (PASS == SECOND_PASS && is_cut)
+        hide<C>(consumer.dp, consumer.seen, block * C.B_c + tile_column());
     differentiate<C>(ds, p, consumer);
     if constexpr (!LAST) {
         wait_full(state.full[next.stage], next.parity);
@@ -107,7 +114,7 @@ static __device__ __forceinline__ void dq_step(dq_consumer<C> &consumer, const r
     issue_of_fragments<operand_dtype<C>, C.B_c, C.d_head>(consumer.dq, ds, moving_tile<C>(stage));
     if constexpr (!LAST)
         wait_full(state.v_full[next.stage], next.parity);
-    if constexpr (C.overlap && !LAST) {
+    if constexpr (overlaps<C, PASS> && !LAST) {
         issue_dp<C>(consumer, next.stage);
         wgmma_wait<2>();
         pin_accumulators(consumer.s);
@@ -137,42 +144,22 @@ static __device__ __forceinline__ void start_dq(dq_consumer<C> &consumer) {
     pin_accumulators(consumer.s);
 }
 
-/* Computes the blocks from the last to the first. Those from whole_end on are cut. */
-template <flash_config_t C>
+/* Computes the blocks from the last to the first. */
+template <flash_config_t C, pass_t PASS>
 static __device__ __forceinline__ void dq_tile(dq_consumer<C> &consumer,
                                                const gradient_steps_t &steps, float scale_log2) {
     start_dq<C>(consumer);
+    const int32_t last = has_window<C> ? steps.begin : 0;
     int32_t block = steps.end - 1;
 #pragma unroll 1
-    for (; block > 0; --block) {
+    for (; block > last; --block) {
         ring_t next = consumer.ring;
         step<C.n_stages>(next);
-        dq_step<C, false>(consumer, next, scale_log2, block >= steps.whole_end, block);
+        dq_step<C, PASS, false>(consumer, next, scale_log2, is_cut<C>(steps, block), block);
     }
     ring_t next = consumer.ring;
     step<C.n_stages>(next);
-    dq_step<C, true>(consumer, next, scale_log2, block >= steps.whole_end, block);
-}
-
-/* Loads the numbers of the thread's rows. */
-template <flash_config_t C>
-static __device__ __forceinline__ void load_own_numbers(dq_consumer<C> &consumer,
-                                                        const sm90_backward_params_t &params,
-                                                        const gradient_tile_t &tile) {
-    const flash_sequence_t &s = tile.sequence;
-    const flash_gradients_t &g = params.gradients;
-    const int32_t shift = s.len_k - s.len_q;
-    const int64_t at =
-        flash_row_index(&params.problem, &g, &s, tile.batch_index, tile.head, tile.begin);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int row = tile_row(half);
-        const bool exists = tile.begin + row < s.len_q;
-        consumer.log_sum[half] = global_load_if(exists, g.row_log_sum + at + row, INFINITY);
-        consumer.d[half] = global_load_if(exists, g.row_d + at + row, 0.0f);
-        consumer.visible[half] =
-            tile.is_causal ? min(tile.begin + row + shift + 1, s.len_k) : s.len_k;
-    }
+    dq_step<C, PASS, true>(consumer, next, scale_log2, is_cut<C>(steps, block), block);
 }
 
 /* Makes dQ of rows that see no key 0, whatever their Q and dO are. */
@@ -183,11 +170,53 @@ static __device__ __forceinline__ void clear_blind_rows(dq_consumer<C> &consumer
         consumer.dq[i] = consumer.log_sum[i / 2 % 2] == INFINITY ? 0.0f : consumer.dq[i];
 }
 
+/* Loads the numbers of the thread's rows. */
+template <flash_config_t C>
+static __device__ __forceinline__ void load_own_numbers(dq_consumer<C> &consumer,
+                                                        const sm90_backward_params_t &params,
+                                                        const gradient_tile_t &tile) {
+    const flash_sequence_t &s = tile.sequence;
+    const flash_gradients_t &g = params.gradients;
+    const int64_t at =
+        flash_row_index(&params.problem, &g, &s, tile.batch_index, tile.head, tile.begin);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int row = tile_row(half);
+        const bool exists = tile.begin + row < s.len_q;
+        consumer.log_sum[half] = global_load_if(exists, g.row_log_sum + at + row, INFINITY);
+        consumer.d[half] = global_load_if(exists, g.row_d + at + row, 0.0f);
+    }
+    consumer.seen = find_seen<C>(params.problem, tile, tile_row(0));
+}
+
+/* Computes the consumer's blocks of those that pass by; in the second pass it leaves out none. */
+template <flash_config_t C, pass_t PASS>
+static __device__ __forceinline__ void dq_pass(dq_consumer<C> &consumer,
+                                               const sm90_backward_params_t &params) {
+    const flash_params_t &p = params.problem;
+    const gradient_tile_t tile = find_gradient_tile<C>(params);
+    load_own_numbers<C>(consumer, params, tile);
+    const gradient_steps_t all = find_steps<C>(p, tile, 0, C.B_r);
+    const int32_t first = consumer.number * SM90_WARPGROUP_ROWS;
+    gradient_steps_t own =
+        PASS == SECOND_PASS ? all : find_steps<C>(p, tile, first, SM90_WARPGROUP_ROWS);
+    own.begin = max(min(own.begin, all.end), all.begin);
+    own.end = max(min(own.end, all.end), own.begin);
+    consumer.read_stage = -1;
+    clear(consumer.dq);
+    skip_stages<C>(consumer.ring, all.end - own.end);
+    if (own.end > own.begin)
+        dq_tile<C, PASS>(consumer, own, p.softmax_scale * log2_of_e);
+    if constexpr (has_window<C>)
+        skip_stages<C>(consumer.ring, own.begin - all.begin);
+    clear_blind_rows<C>(consumer);
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void store_dq(const sm90_backward_params_t &params,
-                                                const gradient_tile_t &tile,
                                                 const dq_consumer<C> &consumer) {
     const flash_params_t &p = params.problem;
+    const gradient_tile_t tile = find_gradient_tile<C>(params);
     store_gradient<operand_dtype<C>, C.d_head>(
         params.gradients.dq, tile.batch_index, tile.head, tile.sequence.q_begin,
         tile.begin + tile_row(0), tile.sequence.len_q, p.d_head, consumer.dq, p.softmax_scale);
@@ -195,23 +224,15 @@ static __device__ __forceinline__ void store_dq(const sm90_backward_params_t &pa
 
 template <flash_config_t C>
 static __device__ __forceinline__ void consume_dq(const sm90_backward_params_t &params) {
-    const gradient_tile_t tile = find_gradient_tile<C>(params);
-    if (!has_rows<C>(tile))
+    if (!has_rows<C>(find_gradient_tile<C>(params)))
         return;
     dq_consumer<C> consumer;
     consumer.ring = ring_t{0, 0};
     consumer.number = consumer_number();
-    consumer.read_stage = -1;
-    const gradient_steps_t all = find_steps<C>(tile, 0, C.B_r);
-    const gradient_steps_t own =
-        find_steps<C>(tile, consumer.number * SM90_WARPGROUP_ROWS, SM90_WARPGROUP_ROWS);
-    load_own_numbers<C>(consumer, params, tile);
-    clear(consumer.dq);
-    skip_stages<C>(consumer.ring, all.end - own.end);
-    if (own.end > 0)
-        dq_tile<C>(consumer, own, params.problem.softmax_scale * log2_of_e);
-    clear_blind_rows<C>(consumer);
-    store_dq<C>(params, tile, consumer);
+    run_passes<C>(
+        params.problem, [&] { dq_pass<C, FIRST_PASS>(consumer, params); },
+        [&] { dq_pass<C, SECOND_PASS>(consumer, params); },
+        [&] { return are_finite(consumer.dq); }, [&] { store_dq<C>(params, consumer); });
 }
 
 #endif

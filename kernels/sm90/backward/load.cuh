@@ -8,8 +8,7 @@
 
 #include "common/ptx/async_copy.cuh"
 #include "common/ptx/opaque.cuh"
-#include "sm90/backward/state.cuh"
-#include "sm90/backward/tiles.cuh"
+#include "sm90/backward/passes.cuh"
 
 constexpr float log2_of_e = 1.4426950408889634f;
 
@@ -108,21 +107,25 @@ template <flash_config_t C>
 static __device__ __forceinline__ void load_tiles(const sm90_backward_params_t &params) {
     const flash_params_t &p = params.problem;
     const gradient_tile_t tile = find_gradient_tile<C>(params);
-    const gradient_steps_t steps = find_steps<C>(tile, 0, still_rows<C>);
-    const int32_t n = (steps.end - steps.begin) * passing_heads<C>(p);
+    const gradient_steps_t steps = find_steps<C>(params.problem, tile, 0, still_rows<C>);
+    const int32_t n = has_rows<C>(tile) ? (steps.end - steps.begin) * passing_heads<C>(p) : 0;
     const int32_t first = writes_dq<C> ? steps.end - 1 : steps.begin;
-    int32_t head = passing_head<C>(p, tile, 0), block = first;
-    if (n > 0 && has_rows<C>(tile))
+    if (n > 0)
         load_still<C>(params, tile);
+    uint32_t loaded = 0;
 #pragma unroll 1
-    for (int32_t i = 0; i < n && has_rows<C>(tile); ++i) {
-        load_step<C>(params, tile, head, block, (uint32_t)i);
-        block += writes_dq<C> ? -1 : 1;
-        if (!writes_dq<C> && block == steps.end) {
-            block = first;
-            ++head;
+    do {
+        int32_t head = passing_head<C>(p, tile, 0), block = first;
+#pragma unroll 1
+        for (int32_t i = 0; i < n; ++i, ++loaded) {
+            load_step<C>(params, tile, head, block, loaded);
+            block += writes_dq<C> ? -1 : 1;
+            if (!writes_dq<C> && block == steps.end) {
+                block = first;
+                ++head;
+            }
         }
-    }
+    } while (begins_again<C>(p, n, loaded));
 }
 
 /* Loads the numbers of a block of rows, of which `rows` exist, from index `at` on. */
@@ -151,28 +154,33 @@ static __device__ __forceinline__ void load_row_numbers(const sm90_backward_para
     const flash_gradients_t &g = params.gradients;
     gradient_state_t &state = gradient_state<C>();
     const gradient_tile_t tile = find_gradient_tile<C>(params);
-    const gradient_steps_t steps = find_steps<C>(tile, 0, still_rows<C>);
+    const gradient_steps_t steps = find_steps<C>(p, tile, 0, still_rows<C>);
     const int32_t n = has_rows<C>(tile) ? (steps.end - steps.begin) * p.group : 0;
     const int32_t begin = steps.begin * step_rows<C>;
     const int32_t rows = tile.sequence.len_q - tile.first_query - begin;
     int64_t from = begin + flash_row_index(&p, &g, &tile.sequence, tile.batch_index,
                                            tile.head * p.group, tile.first_query);
     int32_t left = rows; /* of the head */
+    uint32_t loaded = 0;
 #pragma unroll 1
-    for (int32_t i = 0; i < n; ++i) {
-        const ring_t ring = ring_after<C>((uint32_t)i);
-        wait_full(state.empty[ring.stage], ring.parity ^ 1);
-        copy_row_numbers<C>(g, from, left, ring.stage);
-        async_copy_arrive(shared_address(&state.full[ring.stage]));
-        __syncwarp();
-        release(state.full[ring.stage]);
-        from += step_rows<C>;
-        left -= step_rows<C>;
-        if (left <= 0) {
-            from += g.n_rows + left - rows;
-            left = rows;
+    do {
+#pragma unroll 1
+        for (int32_t i = 0; i < n; ++i, ++loaded) {
+            const ring_t ring = ring_after<C>(loaded);
+            wait_full(state.empty[ring.stage], ring.parity ^ 1);
+            copy_row_numbers<C>(g, from, left, ring.stage);
+            async_copy_arrive(shared_address(&state.full[ring.stage]));
+            __syncwarp();
+            release(state.full[ring.stage]);
+            from += step_rows<C>;
+            left -= step_rows<C>;
+            if (left <= 0) {
+                from += g.n_rows + left - rows;
+                left = rows;
+            }
         }
-    }
+        from -= p.group * g.n_rows;
+    } while (begins_again<C>(p, n, loaded));
 }
 
 /* Runs the first warpgroup. */

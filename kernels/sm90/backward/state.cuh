@@ -17,12 +17,17 @@
 #include "sm90/backward/derive.cuh"
 #include "sm90/block_state.cuh"
 
+enum { SPOILT_WORDS = 4 /* of at most 128 rows */ };
+
 typedef struct gradient_state {
     uint64_t still_full;   /* of Q or K */
     uint64_t still_v_full; /* of dO or V */
     uint64_t full[SM90_BACKWARD_MAX_STAGES], empty[SM90_BACKWARD_MAX_STAGES];
     uint64_t v_full[SM90_BACKWARD_MAX_STAGES], v_empty[SM90_BACKWARD_MAX_STAGES];
     uint64_t p_full, p_empty;
+    uint64_t decided;                /* whether there is a second pass */
+    uint32_t spoilt;                 /* 1: there is (passes.cuh) */
+    uint32_t rows[2][SPOILT_WORDS];  /* of a block that have infinities or NaNs (sanitise.cuh) */
     /* only where queries pass by */
     alignas(SM90_BACKWARD_BARRIER_BYTES) float log_sum[SM90_BACKWARD_MAX_STAGES]
                                                       [SM90_BACKWARD_MAX_STEP_ROWS]; /* base 2 */
@@ -74,6 +79,10 @@ template <flash_config_t C> static __device__ __forceinline__ void initialize_gr
     }
     mbarrier_init(shared_address(&state.p_full), warpgroup_warps);
     mbarrier_init(shared_address(&state.p_empty), warpgroup_warps);
+    mbarrier_init(shared_address(&state.decided), GRADIENT_CONSUMERS * SM90_WARPGROUP_THREADS);
+    state.spoilt = 0;
+    for (int i = 0; i < 2 * SPOILT_WORDS; ++i)
+        state.rows[i / SPOILT_WORDS][i % SPOILT_WORDS] = 0;
     mbarrier_init_fence();
 }
 

@@ -8,6 +8,7 @@
 #ifndef FLASH_KERNELS_SM90_BACKWARD_TILES_CUH
 #define FLASH_KERNELS_SM90_BACKWARD_TILES_CUH
 
+#include "common/ptx/opaque.cuh"
 #include "common/sequence.h"
 #include "sm90/backward/derive.cuh"
 #include "sm90/ptx/tma.cuh"
@@ -19,7 +20,7 @@ typedef struct gradient_tile {
     /* Queries that pass by are counted from this one: those before it see no key. What they have,
      * which may be NaN, is not even loaded. */
     int32_t first_query;
-    bool is_causal;
+    bool is_masked;
     flash_sequence_t sequence;
 } gradient_tile_t;
 
@@ -31,12 +32,22 @@ typedef struct gradient_steps {
     int32_t whole_end;
 } gradient_steps_t;
 
-/* Returns the block's tile. */
+/* Says whether some rows are hidden from some others. */
+template <flash_config_t C>
+static __device__ __forceinline__ bool is_masked(const flash_params_t &p) {
+    if constexpr (has_window<C>)
+        return p.window_right >= 0 || p.window_left >= 0 || p.attention_chunk > 0;
+    else
+        return has_mask<C> && p.window_right >= 0;
+}
+
+/* Returns the block's tile. That is cheap enough to be repeated, so that it need not be kept in
+ * registers; hence the number that the compiler cannot know. */
 template <flash_config_t C>
 static __device__ __forceinline__ gradient_tile_t
 find_gradient_tile(const sm90_backward_params_t &params) {
     const flash_params_t &p = params.problem;
-    const uint32_t number = blockIdx.x;
+    const uint32_t number = opaque(blockIdx.x);
     const uint32_t tiles = params.schedule.head_tiles;
     const uint32_t heads = (uint32_t)sm90_backward_heads(&C, &p);
     const uint32_t section = number / (params.schedule.section_heads * tiles);
@@ -53,9 +64,12 @@ find_gradient_tile(const sm90_backward_params_t &params) {
         tile.sequence = flash_sequence(&p, tile.batch_index);
     else
         tile.sequence = flash_sequence_t{0, 0, p.seqlen_q, p.seqlen_k};
-    tile.is_causal = has_mask<C> && p.window_right >= 0;
-    tile.first_query =
-        tile.is_causal && !writes_dq<C> ? max(tile.sequence.len_q - tile.sequence.len_k, 0) : 0;
+    tile.is_masked = is_masked<C>(p);
+    tile.first_query = 0;
+    if (!writes_dq<C> && tile.is_masked)
+        tile.first_query = has_window<C>
+                               ? flash_seeing_queries(&p, &tile.sequence, 0).begin
+                               : max(tile.sequence.len_q - tile.sequence.len_k, 0);
     return tile;
 }
 
@@ -66,45 +80,56 @@ static __device__ __forceinline__ bool has_rows(const gradient_tile_t &tile) {
            tile.begin < (writes_dq<C> ? tile.sequence.len_q : tile.sequence.len_k);
 }
 
-/* Finds the blocks of keys that `rows` queries from `first` on see. */
-template <flash_config_t C>
-static __device__ __forceinline__ gradient_steps_t find_keys(const gradient_tile_t &tile,
-                                                             int32_t first, int32_t rows) {
-    const flash_sequence_t &s = tile.sequence;
-    const int32_t shift = s.len_k - s.len_q;
-    const int32_t last = min(first + rows, s.len_q) - 1;
-    const int32_t end = tile.is_causal ? min(s.len_k, max(last + shift + 1, 0)) : s.len_k;
-    const int32_t whole_end = tile.is_causal ? min(s.len_k, max(first + shift + 1, 0)) : s.len_k;
-    return gradient_steps_t{0, (end + step_rows<C> - 1) / step_rows<C>, 0,
-                            whole_end / step_rows<C>};
-}
-
 /* Returns how many keys stand before the first query that passes by, without its own. */
 static __device__ __forceinline__ int32_t keys_before(const gradient_tile_t &tile) {
     return tile.sequence.len_k - tile.sequence.len_q + tile.first_query;
 }
 
-/* Finds the blocks of queries that see any of `rows` keys from `first` on. Queries beyond the end
- * need no mask: P is 0 there. */
+/* Returns the keys that a query sees, or the queries that see a key, counted from the first one
+ * that passes by. */
 template <flash_config_t C>
-static __device__ __forceinline__ gradient_steps_t find_queries(const gradient_tile_t &tile,
-                                                                int32_t first, int32_t rows) {
-    const int32_t queries = tile.sequence.len_q - tile.first_query, before = keys_before(tile);
-    const int32_t end = (queries + step_rows<C> - 1) / step_rows<C>;
-    const int32_t begin = tile.is_causal ? max(first - before, 0) / step_rows<C> : 0;
-    const int32_t whole =
-        tile.is_causal ? (max(first + rows - 1 - before, 0) + step_rows<C> - 1) / step_rows<C> : 0;
-    return gradient_steps_t{begin, end, whole, end};
+static __device__ __forceinline__ flash_range_t
+seen_by(const flash_params_t &p, const gradient_tile_t &tile, int32_t row) {
+    const flash_sequence_t &s = tile.sequence;
+    const int32_t shift = s.len_k - s.len_q, first = tile.first_query;
+    if constexpr (has_window<C>) {
+        const flash_range_t range =
+            writes_dq<C> ? flash_visible_keys(&p, &s, row) : flash_seeing_queries(&p, &s, row);
+        return flash_range_t{range.begin - first, range.end - first};
+    } else if constexpr (writes_dq<C>) {
+        return flash_range_t{0, tile.is_masked ? min(max(row + shift + 1, 0), s.len_k) : s.len_k};
+    } else {
+        const int32_t begin = tile.is_masked ? min(max(row - shift, 0), s.len_q) : 0;
+        return flash_range_t{max(begin - first, 0), s.len_q - first};
+    }
 }
 
-/* Finds the steps of `rows` rows from number `first` of the tile on. */
+/* Finds the steps of `rows` rows from number `first` of the tile on. From row to row both ends of
+ * what they see move right or stay. Queries beyond the end need no mask: what they add is 0. */
 template <flash_config_t C>
-static __device__ __forceinline__ gradient_steps_t find_steps(const gradient_tile_t &tile,
+static __device__ __forceinline__ gradient_steps_t find_steps(const flash_params_t &p,
+                                                              const gradient_tile_t &tile,
                                                               int32_t first, int32_t rows) {
-    if constexpr (writes_dq<C>)
-        return find_keys<C>(tile, tile.begin + first, rows);
+    const int32_t length = writes_dq<C> ? tile.sequence.len_q : tile.sequence.len_k;
+    const int32_t row = tile.begin + first;
+    const flash_range_t a = seen_by<C>(p, tile, row);
+    const flash_range_t b = seen_by<C>(p, tile, min(row + rows, length) - 1);
+    gradient_steps_t steps;
+    steps.begin = a.begin / step_rows<C>;
+    steps.end = b.end > a.begin ? (b.end + step_rows<C> - 1) / step_rows<C> : steps.begin;
+    steps.whole_begin = (b.begin + step_rows<C> - 1) / step_rows<C>;
+    steps.whole_end =
+        writes_dq<C> || has_window<C> ? a.end / step_rows<C> : max(steps.end, steps.whole_begin);
+    return steps;
+}
+
+/* Says whether a mask cuts the block, or the end of the keys does. */
+template <flash_config_t C>
+static __device__ __forceinline__ bool is_cut(const gradient_steps_t &steps, int32_t block) {
+    if constexpr (has_window<C>)
+        return block < steps.whole_begin || block >= steps.whole_end;
     else
-        return find_queries<C>(tile, tile.begin + first, rows);
+        return writes_dq<C> ? block >= steps.whole_end : block < steps.whole_begin;
 }
 
 /* Returns the place of rows in a tensor for TMA: `end` is the sequence's length, `first` where it
