@@ -584,7 +584,10 @@ _SM90_BACKWARD_RULES = {
     "n_stages": Range(2, 4),
 }
 _SM90_GRADIENTS = Rows(
-    SM90_BACKWARD, HALF_TYPES, _SM90_BACKWARD_RULES, Feature.CAUSAL | Feature.VARLEN
+    SM90_BACKWARD,
+    HALF_TYPES,
+    _SM90_BACKWARD_RULES,
+    Feature.CAUSAL | Feature.WINDOW | Feature.VARLEN,
 )
 _SM90_DECODE_RULES = {
     "d_head": Choice((64, 128, 256)),

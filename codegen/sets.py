@@ -169,18 +169,29 @@ SM80_GRADIENT_SHIP_TILES = (
 # fp16 takes the row of all features there: this one was not run on a GPU yet.
 NO_ROW_YET = (Dtype.FP16, Op.BACKWARD_DKV, 64, CAUSAL_VARLEN)
 
-# SM90 kernels of gradients: for each operation and head dimension the tile,
-# stages and whether they overlap, and the classes of features.
-SM90_GRADIENT_CLASSES = (Feature.CAUSAL, Feature.CAUSAL | Feature.VARLEN)
+# SM90 kernels of gradients: for each operation and head dimension the tile, stages and whether they
+# overlap, and the classes of features.
+SM90_GRADIENT_CLASSES = (
+    Feature.CAUSAL,
+    Feature.CAUSAL | Feature.VARLEN,
+    Feature.CAUSAL | Feature.WINDOW | Feature.VARLEN,
+)
 SM90_GRADIENT_TILES = (
     # op, d_head, (B_r, B_c, n_stages, overlap)
     (Op.BACKWARD_DQ, 64, (128, 96, 4, 1)),
-    (Op.BACKWARD_DQ, 128, (128, 80, 3, 1)),
     (Op.BACKWARD_DQ, 128, (128, 64, 4, 1)),
     (Op.BACKWARD_DQ, 256, (128, 48, 2, 0)),
     (Op.BACKWARD_DKV, 64, (80, 128, 4, 1)),
     (Op.BACKWARD_DKV, 128, (64, 128, 3, 0)),
     (Op.BACKWARD_DKV, 256, (48, 64, 3, 0)),
+)
+SM90_GRADIENT_CANDIDATES = (
+    (Op.BACKWARD_DQ, 64, (128, 128, 4, 0)),
+    (Op.BACKWARD_DQ, 64, (128, 64, 4, 1)),
+    (Op.BACKWARD_DQ, 64, (128, 80, 4, 1)),
+    (Op.BACKWARD_DKV, 64, (96, 128, 3, 0)),
+    (Op.BACKWARD_DKV, 64, (64, 128, 4, 1)),
+    (Op.BACKWARD_DKV, 64, (64, 128, 4, 0)),
 )
 
 # Decode kernels that are installed, for K and V of 16 bits and of e4m3. Each takes 96 KB of shared
@@ -397,25 +408,39 @@ def tune_sm80_mla() -> list[Config]:
     return [config for config in candidates if legal(config)]
 
 
-def tune_sm90_gradients() -> list[Config]:
-    """Returns the rows of gradients of SM90, which are not installed: docs/design/sm90-backward.md
-    says why."""
+def _sm90_gradient(
+    dtype: Dtype, op: Op, d_head: int, shape: tuple[int, int, int, int], features: int
+) -> Config:
+    B_r, B_c, n_stages, overlap = shape
+    return Config(
+        arch=Arch.SM90,
+        op=op,
+        dtype=dtype,
+        d_head=d_head,
+        B_r=B_r,
+        B_c=B_c,
+        n_warps=12,
+        n_stages=n_stages,
+        overlap=overlap,
+        features=int(features),
+    )
+
+
+def ship_sm90_gradients() -> list[Config]:
+    """Returns per type, operation and head dimension a row per class of features."""
     return [
-        Config(
-            arch=Arch.SM90,
-            op=op,
-            dtype=dtype,
-            d_head=d_head,
-            B_r=B_r,
-            B_c=B_c,
-            n_warps=12,
-            n_stages=n_stages,
-            overlap=overlap,
-            features=int(features),
-        )
+        _sm90_gradient(dtype, op, d_head, shape, features)
         for dtype in (Dtype.FP16, Dtype.BF16)
-        for op, d_head, (B_r, B_c, n_stages, overlap) in SM90_GRADIENT_TILES
+        for op, d_head, shape in SM90_GRADIENT_TILES
         for features in SM90_GRADIENT_CLASSES
+    ]
+
+
+def tune_sm90_gradients() -> list[Config]:
+    """Returns rows of other tiles beside them."""
+    return ship_sm90_gradients() + [
+        _sm90_gradient(Dtype.BF16, op, d_head, shape, Feature.CAUSAL)
+        for op, d_head, shape in SM90_GRADIENT_CANDIDATES
     ]
 
 
@@ -733,6 +758,7 @@ def ship() -> list[Config]:
         + ship_sm80_mla()
         + ship_sm80_wide()
         + ship_sm90()
+        + ship_sm90_gradients()
         + ship_sm90_decode()
         + ship_sm90_mla()
         + ship_sm90_wide()

@@ -18,6 +18,7 @@
 enum {
     SM90_BACKWARD_BARRIER_BYTES = 256, /* behind the tiles */
     SM90_BACKWARD_NUMBER_BYTES = 3072, /* of rows that pass by, behind the barriers */
+    SM90_BACKWARD_SEEN_BYTES = 1024,   /* behind these, where windows hide rows */
     SM90_BACKWARD_WARPS = 12,          /* four that load, and two consumers */
     SM90_BACKWARD_FP32_BYTES = 4,
     SM90_BACKWARD_MAX_STAGES = 4,
@@ -79,7 +80,9 @@ SM90_CONSTANT int32_t sm90_backward_exchange_bytes(const flash_config_t *c) {
 }
 
 SM90_CONSTANT int32_t sm90_backward_state_bytes(const flash_config_t *c) {
-    return SM90_BACKWARD_BARRIER_BYTES + !sm90_writes_dq(c) * SM90_BACKWARD_NUMBER_BYTES;
+    const int32_t has_window = (c->features & FLASH_FEATURE_WINDOW) != 0;
+    return SM90_BACKWARD_BARRIER_BYTES + !sm90_writes_dq(c) * SM90_BACKWARD_NUMBER_BYTES +
+           has_window * SM90_BACKWARD_SEEN_BYTES;
 }
 
 SM90_CONSTANT int32_t sm90_backward_shared_bytes(const flash_config_t *c) {

@@ -73,7 +73,7 @@ def test_keys_that_nobody_sees(masks: dict, value: float, d_head: int, dtype: st
 def test_a_visible_nan_reaches_what_depends_on_it(
     masks: dict, name: str, d_head: int, dtype: str
 ) -> None:
-    """Rows that do not see it stay finite. With wgmma those of the same block may not."""
+    """Rows that do not see it stay finite."""
     p = AttentionProblem(1, 140, 140, 2, 1, d_head, dtype, **masks)
     g = GradientProblem(p)
     tensors = dict(zip("qkv", make_inputs(p))) | {"d_o": random_d_o(g)}
@@ -81,12 +81,30 @@ def test_a_visible_nan_reaches_what_depends_on_it(
     tensors[name][0, 71, 0, 3] = np.nan
     d_o = tensors.pop("d_o")
     run = DeviceRun(g, list(tensors.values()), d_o)
-    found = run.launch(*first_rows(Arch.SM80, p))
-    run.compare(found, list(tensors.values()))
-    dq = found.dq[0, :, 0].astype(np.float32)
-    assert np.isnan(dq[71]).all() and (not masks or np.isfinite(dq[:71]).all())
-    others = run.launch(*first_rows(Arch.SM90, p))
-    assert all(np.isnan(y[np.isnan(x)]).all() for x, y in zip(found[:3], others[:3]))
+    for arch in (Arch.SM80, Arch.SM90):
+        found = run.launch(*first_rows(arch, p))
+        run.compare(found, list(tensors.values()))
+        dq = found.dq[0, :, 0].astype(np.float32)
+        assert np.isnan(dq[71]).all() and (not masks or np.isfinite(dq[:71]).all())
+
+
+@every_type
+@every_head
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_hidden_values_beside_many_blocks(value: float, d_head: int, dtype: str) -> None:
+    """Tiles that one key or query spoils are computed again, of several heads and sequences; adding
+    to gradients, they add once."""
+    p = AttentionProblem(
+        3, 400, 410, 4, 2, d_head, dtype, causal=True, seqused_q=(400, 300, 129),
+        seqused_k=(410, 290, 130),
+    )  # fmt: skip
+    g = GradientProblem(p, wide=(True,) * 3, adds=("dq", "dk", "dv"), wanted=("dq", "dk", "dv"))
+    q, k, v = (x.copy() for x in make_inputs(p))
+    d_o = random_d_o(g)
+    q[0, 201, 1, 5] = d_o[1, 150, 2, 0] = k[1, 160, 0, d_head - 1] = v[0, 333, 1, 7] = value
+    for arch in (Arch.SM80, Arch.SM90):
+        run = DeviceRun(g, [q, k, v], d_o)
+        run.compare(run.launch(*first_rows(arch, p)), [q, k, v])
 
 
 @every_type

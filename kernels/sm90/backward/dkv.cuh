@@ -130,7 +130,7 @@ static __device__ __forceinline__ void dkv_step(dkv_consumer<C> &consumer, const
     if constexpr (overlaps<C, PASS>) {
         wgmma_wait<1>();
         pin_accumulators(consumer.dk);
-        release_if(consumer.read_stage >= 0, state.empty[max(consumer.read_stage, 0)]);
+        give_back_if<C>(consumer.read_stage >= 0, state.empty[max(consumer.read_stage, 0)]);
         consumer.read_stage = stage;
     }
     round_fragments<operand_dtype<C>, C.B_r>(p_fragments, p);
@@ -159,7 +159,7 @@ static __device__ __forceinline__ void dkv_step(dkv_consumer<C> &consumer, const
     } else {
         wgmma_wait<0>();
         pin_accumulators(consumer.dk);
-        release(state.empty[stage]);
+        give_back<C>(state.empty[stage]);
         if constexpr (!LAST) {
             pin_accumulators(consumer.s);
             issue_dp<C>(consumer, next.stage);
@@ -169,12 +169,11 @@ static __device__ __forceinline__ void dkv_step(dkv_consumer<C> &consumer, const
 }
 
 /* This is how a consumer walks over the blocks of each head: it leaves out the first `skipped` of
- * those that pass by, and numbers its own from 0. In the second pass it leaves out none. */
+ * those that pass by. In the second pass it leaves out none. */
 typedef struct dkv_walk {
     int32_t skipped;
-    int32_t own;
-    gradient_steps_t steps; /* by own numbers */
-    seen_t seen;            /* by own blocks, too */
+    gradient_steps_t steps;
+    seen_t seen;
 } dkv_walk_t;
 
 /* Finds it for a consumer's rows from number `first` of the tile on, of which the thread has the one
@@ -184,25 +183,28 @@ static __device__ __forceinline__ dkv_walk_t find_dkv_walk(const flash_params_t 
                                                            const gradient_tile_t &tile, int first,
                                                            int row) {
     const gradient_steps_t all = find_steps<C>(p, tile, 0, still_rows<C>);
-    const gradient_steps_t steps =
-        PASS == SECOND_PASS ? all : find_steps<C>(p, tile, first, SM90_WARPGROUP_ROWS);
-    const int32_t begin = min(steps.begin, all.end);
     dkv_walk_t walk;
-    walk.skipped = begin - min(all.begin, all.end);
-    walk.own = all.end - begin;
-    walk.steps = {0, walk.own, steps.whole_begin - begin, steps.whole_end - begin};
+    walk.steps = PASS == SECOND_PASS ? all : find_steps<C>(p, tile, first, SM90_WARPGROUP_ROWS);
+    walk.steps.begin = min(walk.steps.begin, all.end);
+    walk.steps.end = all.end;
+    walk.skipped = walk.steps.begin - min(all.begin, all.end);
     walk.seen = find_seen<C>(p, tile, row);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        walk.seen.begin[half] -= begin * C.B_r;
-        walk.seen.end[half] -= begin * C.B_r;
-    }
     return walk;
 }
 
+static __device__ __forceinline__ int32_t count_blocks(const dkv_walk_t &walk) {
+    return walk.steps.end - walk.steps.begin;
+}
+
+/* Returns the block after one: behind the last of a head comes the first. */
+static __device__ __forceinline__ int32_t next_block(const dkv_walk_t &walk, int32_t block) {
+    return block + 1 == walk.steps.end ? walk.steps.begin : block + 1;
+}
+
 template <flash_config_t C>
-static __device__ __forceinline__ block_mask_t mask_of_block(const dkv_walk_t &walk, int32_t j) {
-    return block_mask_t{is_cut<C>(walk.steps, j), walk.seen, j * C.B_r};
+static __device__ __forceinline__ block_mask_t mask_of_block(const dkv_walk_t &walk,
+                                                             int32_t block) {
+    return block_mask_t{is_cut<C>(walk.steps, block), walk.seen, block * C.B_r};
 }
 
 template <flash_config_t C>
@@ -227,20 +229,19 @@ template <flash_config_t C, pass_t PASS>
 static __device__ __forceinline__ void dkv_tile(dkv_consumer<C> &consumer, const dkv_walk_t &walk,
                                                 int32_t heads, float scale_log2) {
     start_dkv<C>(consumer, walk);
-    int32_t j = 0;
+    int32_t block = walk.steps.begin;
 #pragma unroll 1
-    for (int32_t i = heads * walk.own; i > 1; --i) {
+    for (int32_t i = heads * count_blocks(walk); i > 1; --i) {
         ring_t next = consumer.ring;
         step<C.n_stages>(next);
-        const bool ends = j + 1 == walk.own;
-        if (has_mask<C> && ends)
+        if (has_mask<C> && block + 1 == walk.steps.end)
             skip_stages<C>(next, walk.skipped);
-        dkv_step<C, PASS, false>(consumer, next, scale_log2, mask_of_block<C>(walk, j));
-        j = ends ? 0 : j + 1;
+        dkv_step<C, PASS, false>(consumer, next, scale_log2, mask_of_block<C>(walk, block));
+        block = next_block(walk, block);
     }
     ring_t next = consumer.ring;
     step<C.n_stages>(next);
-    dkv_step<C, PASS, true>(consumer, next, scale_log2, mask_of_block<C>(walk, j));
+    dkv_step<C, PASS, true>(consumer, next, scale_log2, mask_of_block<C>(walk, block));
 }
 
 template <flash_config_t C>
@@ -269,7 +270,7 @@ static __device__ __forceinline__ void dkv_pass(dkv_consumer<C> &consumer,
     consumer.read_stage = -1;
     clear(consumer.dk);
     clear(consumer.dv);
-    if (walk.own > 0)
+    if (count_blocks(walk) > 0)
         dkv_tile<C, PASS>(consumer, walk, p.group, p.softmax_scale * log2_of_e);
     else
         skip_stages<C>(consumer.ring, p.group * walk.skipped);

@@ -44,8 +44,7 @@ static __device__ __forceinline__ void hand_over_p(const float (&p)[C.B_r / 2], 
         shared_store(own_p<C>() + i * p_apart,
                      uint4{__float_as_uint(p[4 * i]), __float_as_uint(p[4 * i + 1]),
                            __float_as_uint(p[4 * i + 2]), __float_as_uint(p[4 * i + 3])});
-    __syncwarp();
-    release(state.p_full);
+    mbarrier_arrive(shared_address(&state.p_full));
     parity ^= 1;
 }
 
@@ -68,7 +67,7 @@ static __device__ __forceinline__ void weigh_step(role_consumer<C, d_head_v<C>> 
     weigh<C>(p, consumer.s, ring.stage, scale_log2);
     if (has_mask<C> && mask.is_cut)
         hide<C>(p, mask.seen, mask.first + tile_column());
-    release(state.empty[ring.stage]);
+    give_back<C>(state.empty[ring.stage]);
     hand_over_p<C>(p, place.p_parity);
     wgmma_wait<0>();
     pin_accumulators(consumer.sum);
@@ -111,13 +110,13 @@ static __device__ __forceinline__ void weigh_tile(role_consumer<C, d_head_v<C>> 
     issue_role_s<C>(consumer, place.ring.stage);
     wgmma_wait<0>();
     pin_accumulators(consumer.s);
-    int32_t j = 0;
+    int32_t block = walk.steps.begin;
 #pragma unroll 1
-    for (int32_t i = heads * walk.own; i > 1; --i) {
-        weigh_step<C, PASS, false>(consumer, place, scale_log2, mask_of_block<C>(walk, j));
-        j = j + 1 == walk.own ? 0 : j + 1;
+    for (int32_t i = heads * count_blocks(walk); i > 1; --i) {
+        weigh_step<C, PASS, false>(consumer, place, scale_log2, mask_of_block<C>(walk, block));
+        block = next_block(walk, block);
     }
-    weigh_step<C, PASS, true>(consumer, place, scale_log2, mask_of_block<C>(walk, j));
+    weigh_step<C, PASS, true>(consumer, place, scale_log2, mask_of_block<C>(walk, block));
 }
 
 /* ---- Consumer 1 ---- */
@@ -144,8 +143,7 @@ static __device__ __forceinline__ void take_p(float (&ds)[C.B_r / 2], const floa
         ds[4 * i + 2] = __uint_as_float(p.z) * dp[4 * i + 2];
         ds[4 * i + 3] = __uint_as_float(p.w) * dp[4 * i + 3];
     }
-    __syncwarp();
-    release(state.p_empty);
+    mbarrier_arrive(shared_address(&state.p_empty));
     parity ^= 1;
 }
 
@@ -166,7 +164,7 @@ static __device__ __forceinline__ void differentiate_step(role_consumer<C, C.d_h
                                     mask.seen, mask.first);
     }
     pin_accumulators(ds); /* fragments change behind the wait for what reads them */
-    release_if(consumer.used >= 0, state.empty[max(consumer.used, 0)]);
+    give_back_if<C>(consumer.used >= 0, state.empty[max(consumer.used, 0)]);
     round_fragments<operand_dtype<C>, C.B_r>(consumer.fragments, ds);
     step<C.n_stages>(place.ring);
     if constexpr (!LAST) {
@@ -180,7 +178,7 @@ static __device__ __forceinline__ void differentiate_step(role_consumer<C, C.d_h
     if constexpr (LAST) {
         wgmma_wait<0>();
         pin_accumulators(consumer.sum);
-        release(state.empty[stage]);
+        give_back<C>(state.empty[stage]);
     } else {
         wgmma_wait<1>();
         pin_accumulators(consumer.s);
@@ -202,16 +200,21 @@ static __device__ __forceinline__ void differentiate_tile(role_consumer<C, C.d_h
     wgmma_wait<0>();
     pin_accumulators(consumer.s);
     release(state.v_empty[first.stage]);
-    int32_t j = 0;
+    int32_t block = walk.steps.begin;
 #pragma unroll 1
-    for (int32_t i = heads * walk.own; i > 1; --i) {
-        differentiate_step<C, PASS, false>(consumer, place, mask_of_block<C>(walk, j));
-        j = j + 1 == walk.own ? 0 : j + 1;
+    for (int32_t i = heads * count_blocks(walk); i > 1; --i) {
+        differentiate_step<C, PASS, false>(consumer, place, mask_of_block<C>(walk, block));
+        block = next_block(walk, block);
     }
-    differentiate_step<C, PASS, true>(consumer, place, mask_of_block<C>(walk, j));
+    differentiate_step<C, PASS, true>(consumer, place, mask_of_block<C>(walk, block));
 }
 
 /* ---- Tiles ---- */
+
+/* Returns the first of the thread's two rows of the tile, which both consumers have. */
+static __device__ __forceinline__ int32_t role_row() {
+    return warp_row_of_group() + (int32_t)opaque((uint32_t)row_of_warp(0));
+}
 
 /* Computes the block's tile in one role, and stores its gradient. compute(consumer, place, walk,
  * pass): a tile that has steps. */
@@ -221,19 +224,19 @@ static __device__ __forceinline__ void play_role(const sm90_backward_params_t &p
                                                  float factor, const COMPUTE &compute) {
     if (!has_rows<C>(find_gradient_tile<C>(params)))
         return;
-    const int32_t row = warp_row_of_group() + row_of_warp(0);
     role_place_t place = {{0, 0}, 0};
     role_consumer<C, COLUMNS> consumer = {};
     const auto run = [&](auto pass) {
         const dkv_walk_t walk = find_dkv_walk<C, pass.value>(
-            params.problem, find_gradient_tile<C>(params), 0, row);
+            params.problem, find_gradient_tile<C>(params), 0, role_row());
         consumer.used = -1;
         clear(consumer.sum);
-        if (walk.own > 0)
+        if (count_blocks(walk) > 0)
             compute(consumer, place, walk, pass);
     };
     const auto store = [&] {
         const gradient_tile_t tile = find_gradient_tile<C>(params);
+        const int32_t row = role_row();
         store_gradient<operand_dtype<C>, COLUMNS>(
             gradient, tile.batch_index, tile.head, tile.sequence.k_begin, tile.begin + row,
             tile.sequence.len_k, columns, consumer.sum, factor);

@@ -98,7 +98,7 @@ static __device__ __forceinline__ void dq_step(dq_consumer<C> &consumer, const r
     if constexpr (overlaps<C, PASS>) {
         wgmma_wait<1>();
         pin_accumulators(consumer.dq);
-        release_if(consumer.read_stage >= 0, state.empty[max(consumer.read_stage, 0)]);
+        give_back_if<C>(consumer.read_stage >= 0, state.empty[max(consumer.read_stage, 0)]);
         consumer.read_stage = stage;
     }
     wgmma_wait<0>();
@@ -121,7 +121,7 @@ static __device__ __forceinline__ void dq_step(dq_consumer<C> &consumer, const r
     } else {
         wgmma_wait<0>();
         pin_accumulators(consumer.dq);
-        release(state.empty[stage]);
+        give_back<C>(state.empty[stage]);
         if constexpr (!LAST) {
             pin_accumulators(consumer.s);
             issue_dp<C>(consumer, next.stage);

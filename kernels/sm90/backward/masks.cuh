@@ -5,6 +5,7 @@
 #ifndef FLASH_KERNELS_SM90_BACKWARD_MASKS_CUH
 #define FLASH_KERNELS_SM90_BACKWARD_MASKS_CUH
 
+#include "sm90/backward/state.cuh"
 #include "sm90/backward/tiles.cuh"
 #include "sm90/fragments.cuh"
 
@@ -16,22 +17,45 @@ typedef struct seen {
     int32_t end[2];
 } seen_t;
 
-/* Finds the columns of the thread's rows. consumer_row: that of its row 0 in the tile. */
+/* Where windows hide rows, the columns wait in shared memory for the few blocks that need them. */
+static __device__ __forceinline__ uint32_t place_of_seen(uint32_t first, int half) {
+    return first + tile_row(half) * (uint32_t)sizeof(float2);
+}
+
+/* Finds the columns of the thread's rows, of which row 0 has this number in the tile. */
 template <flash_config_t C>
 static __device__ __forceinline__ seen_t find_seen(const flash_params_t &p,
-                                                   const gradient_tile_t &tile,
-                                                   int32_t consumer_row) {
-    seen_t seen;
+                                                   const gradient_tile_t &tile, int32_t number) {
+    seen_t seen = {};
+    if constexpr (writes_dq<C> || has_window<C>) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int32_t row = tile.begin + consumer_row + half * 8;
-        const flash_range_t range = seen_by<C>(p, tile, row);
-        seen.begin[half] = range.begin;
-        seen.end[half] = range.end;
+        for (int half = 0; half < 2; ++half) {
+            const flash_range_t range = seen_by<C>(p, tile, tile.begin + number + half * 8);
+            seen.begin[half] = range.begin;
+            seen.end[half] = range.end;
+            if constexpr (has_window<C>)
+                shared_store(place_of_seen(kept_seen<C>(), half),
+                             float2{__int_as_float(range.begin), __int_as_float(range.end)});
+        }
+    } else {
+        seen.begin[0] = tile.begin + number - keys_before(tile);
     }
-    if constexpr (!writes_dq<C> && !has_window<C>)
-        seen.begin[0] = tile.begin + consumer_row - keys_before(tile);
     return seen;
+}
+
+/* Returns the same later. */
+template <flash_config_t C>
+static __device__ __forceinline__ seen_t recall_seen(const seen_t &seen) {
+    seen_t kept = seen;
+    if constexpr (has_window<C>) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const float2 range = shared_load_pair(place_of_seen(kept_seen<C>(), half));
+            kept.begin[half] = __float_as_int(range.x);
+            kept.end[half] = __float_as_int(range.y);
+        }
+    }
+    return kept;
 }
 
 /* Says whether a row of the thread's, the upper or 8 below, sees a column. */
@@ -49,8 +73,9 @@ static __device__ __forceinline__ bool sees(const seen_t &seen, int32_t column, 
 template <flash_config_t C>
 static __device__ __forceinline__ void hide(float (&x)[step_rows<C> / 2], const seen_t &seen,
                                             int32_t first) {
-    const seen_t from_first = {{seen.begin[0] - first, seen.begin[1] - first},
-                               {seen.end[0] - first, seen.end[1] - first}};
+    const seen_t kept = recall_seen<C>(seen);
+    const seen_t from_first = {{kept.begin[0] - first, kept.begin[1] - first},
+                               {kept.end[0] - first, kept.end[1] - first}};
 #pragma unroll
     for (int i = 0; i < step_rows<C> / 2; ++i)
         x[i] = sees<C>(from_first, i / 4 * 8 + i % 2, i / 2 % 2) ? x[i] : 0.0f;

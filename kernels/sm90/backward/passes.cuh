@@ -24,11 +24,16 @@ template <flash_config_t C> static __device__ __forceinline__ bool second_pass_f
     return *(const volatile uint32_t *)&state.spoilt != 0;
 }
 
+/* Returns the bit of a consumer's warp in `spoilt`. */
+static __device__ __forceinline__ uint32_t bit_of_warp() {
+    return 1u << (threadIdx.x / warp_threads - warpgroup_warps);
+}
+
 /* Decides on it, by all threads of the consumers. */
 template <flash_config_t C> static __device__ __forceinline__ bool decide(bool is_spoilt) {
     gradient_state_t &state = gradient_state<C>();
     if (is_spoilt)
-        *(volatile uint32_t *)&state.spoilt = 1;
+        atomicOr(&state.spoilt, bit_of_warp());
     mbarrier_arrive(shared_address(&state.decided));
     return second_pass_follows<C>();
 }
@@ -56,7 +61,7 @@ template <flash_config_t C, typename FIRST, typename SECOND, typename FINITE, ty
 static __device__ __forceinline__ void run_passes(const flash_params_t &p, const FIRST &first,
                                                   const SECOND &second, const FINITE &finite,
                                                   const STORE &store) {
-    bool is_second = false, is_stored = false;
+    bool is_second = false;
 #pragma unroll 1
     while (true) {
         if (is_second)
@@ -65,11 +70,10 @@ static __device__ __forceinline__ void run_passes(const flash_params_t &p, const
             first();
         const bool is_last = is_second || !is_masked<C>(p);
         const bool is_spoilt = !is_last && __any_sync(0xffffffffu, !finite());
-        if (!is_spoilt && !is_stored)
+        if (is_second ? (gradient_state<C>().spoilt & bit_of_warp()) != 0 : !is_spoilt)
             store();
         if (is_last || !decide<C>(is_spoilt))
             return;
-        is_stored = !is_spoilt;
         is_second = true;
     }
 }

@@ -87,11 +87,12 @@ static __device__ __forceinline__ void sanitise(float (&sum)[COLUMNS / 2], uint3
         atomicOr(flags + row / 32, 1u << row % 32);
     });
     await_team(team);
+    const seen_t kept = recall_seen<C>(seen);
 #pragma unroll 1
     for (int row = 0; row < step_rows<C>; ++row)
         if (flags[row / 32] >> row % 32 & 1)
-            add_spoilt_row<C, COLUMNS, AS_NAN>(sum, tile, row, sees<C>(seen, first + row, 0),
-                                               sees<C>(seen, first + row, 1));
+            add_spoilt_row<C, COLUMNS, AS_NAN>(sum, tile, row, sees<C>(kept, first + row, 0),
+                                               sees<C>(kept, first + row, 1));
     await_team(team);
     for_each_spoilt_chunk<C, COLUMNS>(tile, team, [&](uint32_t at, int row) {
         shared_store(at, finite_chunk<operand_dtype<C>>(shared_load(at)));

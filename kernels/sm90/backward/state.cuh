@@ -6,6 +6,8 @@
  *     | K    | V    | Q 0 | dO 0 | Q 1 | dO 1 | ...  | (P)         | gradient_state_t |   dK, dV
  *     | Q    | dO   | K 0 | V 0  | K 1 | V 1  | ...                | gradient_state_t |   dQ
  *
+ * Behind that come SM90_BACKWARD_SEEN_BYTES where windows hide rows (masks.cuh).
+ *
  * Each of the four has barriers of its own: `full`, and in the ring `empty`, which work as
  * block_state.cuh says.
  * With Q of a stage come D and the logarithm of the sum of each of its rows, for which another warp
@@ -26,7 +28,7 @@ typedef struct gradient_state {
     uint64_t v_full[SM90_BACKWARD_MAX_STAGES], v_empty[SM90_BACKWARD_MAX_STAGES];
     uint64_t p_full, p_empty;
     uint64_t decided;                /* whether there is a second pass */
-    uint32_t spoilt;                 /* 1: there is (passes.cuh) */
+    uint32_t spoilt;                 /* a bit of each warp that needs it (passes.cuh) */
     uint32_t rows[2][SPOILT_WORDS];  /* of a block that have infinities or NaNs (sanitise.cuh) */
     /* only where queries pass by */
     alignas(SM90_BACKWARD_BARRIER_BYTES) float log_sum[SM90_BACKWARD_MAX_STAGES]
@@ -37,6 +39,13 @@ typedef struct gradient_state {
 template <flash_config_t C> static __device__ __forceinline__ gradient_state_t &gradient_state() {
     return *(gradient_state_t *)(shared_memory + sm90_backward_shared_bytes(&C) -
                                  sm90_backward_state_bytes(&C));
+}
+
+/* Returns where the columns that rows see are kept (masks.cuh). */
+template <flash_config_t C> static __device__ __forceinline__ uint32_t kept_seen() {
+    static_assert(has_window<C>, "other rows keep them in registers");
+    return shared_address(shared_memory) + sm90_backward_shared_bytes(&C) -
+           SM90_BACKWARD_SEEN_BYTES;
 }
 
 template <flash_config_t C> static __device__ __forceinline__ uint32_t still_tile() {
@@ -68,22 +77,37 @@ template <flash_config_t C> static __device__ __forceinline__ void initialize_gr
     static_assert(C.n_stages <= SM90_BACKWARD_MAX_STAGES, "stages have barriers");
     static_assert(writes_dq<C> || step_rows<C> <= SM90_BACKWARD_MAX_STEP_ROWS, "rows have numbers");
     gradient_state_t &state = gradient_state<C>();
-    constexpr int all = GRADIENT_CONSUMERS * warpgroup_warps;
+    constexpr int all = GRADIENT_CONSUMERS * warpgroup_warps, all_threads = all * warp_threads;
     mbarrier_init(shared_address(&state.still_full), 1);
     mbarrier_init(shared_address(&state.still_v_full), 1);
     for (int i = 0; i < C.n_stages; ++i) {
         mbarrier_init(shared_address(&state.full[i]), writes_dq<C> ? 1 : 2);
-        mbarrier_init(shared_address(&state.empty[i]), all);
+        mbarrier_init(shared_address(&state.empty[i]), writes_dq<C> ? all : all_threads);
         mbarrier_init(shared_address(&state.v_full[i]), 1);
         mbarrier_init(shared_address(&state.v_empty[i]), all);
     }
-    mbarrier_init(shared_address(&state.p_full), warpgroup_warps);
-    mbarrier_init(shared_address(&state.p_empty), warpgroup_warps);
-    mbarrier_init(shared_address(&state.decided), GRADIENT_CONSUMERS * SM90_WARPGROUP_THREADS);
+    mbarrier_init(shared_address(&state.p_full), SM90_WARPGROUP_THREADS);
+    mbarrier_init(shared_address(&state.p_empty), SM90_WARPGROUP_THREADS);
+    mbarrier_init(shared_address(&state.decided), all_threads);
     state.spoilt = 0;
     for (int i = 0; i < 2 * SPOILT_WORDS; ++i)
         state.rows[i / SPOILT_WORDS][i % SPOILT_WORDS] = 0;
     mbarrier_init_fence();
+}
+
+/* Gives back the Q or K of a stage, if `done` is true. With Q go numbers of its rows, which ordinary
+ * loads have read: every thread arrives there, since racecheck takes the arrival of one lane for that
+ * of its own reads only. */
+template <flash_config_t C>
+static __device__ __forceinline__ void give_back_if(bool done, const uint64_t &empty) {
+    if constexpr (writes_dq<C>)
+        release_if(done, empty);
+    else
+        mbarrier_arrive_if(shared_address(&empty), done);
+}
+
+template <flash_config_t C> static __device__ __forceinline__ void give_back(const uint64_t &empty) {
+    give_back_if<C>(true, empty);
 }
 
 /* Gives n stages back unread. */
@@ -93,7 +117,7 @@ static __device__ __forceinline__ void skip_stages(ring_t &ring, int32_t n) {
 #pragma unroll 1
     for (; n > 0; --n) {
         wait_full(state.full[ring.stage], ring.parity);
-        release(state.empty[ring.stage]);
+        give_back<C>(state.empty[ring.stage]);
         wait_full(state.v_full[ring.stage], ring.parity);
         release(state.v_empty[ring.stage]);
         step<C.n_stages>(ring);

@@ -7,6 +7,7 @@
 
 #include "common/gradients.h"
 #include "common/ptx/convert.cuh"
+#include "common/ptx/opaque.cuh"
 #include "sm90/fragments.cuh"
 #include "sm90/ptx/predicated.cuh"
 
@@ -50,19 +51,20 @@ template <int N>
 static __device__ __forceinline__ void
 store_fp32_gradient_row(float *row, int32_t columns, int half, bool adds, const float (&d)[N / 2],
                         float factor) {
+    float *own = row + tile_column();
+    const int32_t own_columns = columns - tile_column();
 #pragma unroll
     for (int first = 0; first < N; first += 32) {
-        const int column = first + tile_column();
         float2 pairs[4];
+        own = (float *)opaque((const char *)own); /* addresses are not computed beforehand */
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const int at = first / 2 + 4 * i + 2 * half;
-            const bool reads = adds && column + 8 * i < columns;
-            pairs[i].x = fmaf(d[at], factor, global_load_if(reads, row + column + 8 * i, 0.0f));
-            pairs[i].y =
-                fmaf(d[at + 1], factor, global_load_if(reads, row + column + 8 * i + 1, 0.0f));
+            const int at = first / 2 + 4 * i + 2 * half, column = first + 8 * i;
+            const bool reads = adds && column < own_columns;
+            pairs[i].x = fmaf(d[at], factor, global_load_if(reads, own + column, 0.0f));
+            pairs[i].y = fmaf(d[at + 1], factor, global_load_if(reads, own + column + 1, 0.0f));
         }
-        global_store_pairs_if(true, columns - column, row + column, pairs);
+        global_store_pairs_if(true, own_columns - first, own + first, pairs);
     }
 }
 

@@ -32,6 +32,30 @@ typedef struct gradient_steps {
     int32_t whole_end;
 } gradient_steps_t;
 
+/* Returns what flash_visible_keys() or flash_seeing_queries() returns, but for a range of none, whose
+ * end may be before its begin; with 32 bits, since the larger kernels do not have the registers for
+ * more. From row to row, both ends move right or stay here, too. */
+template <bool OF_QUERY>
+static __device__ __forceinline__ flash_range_t
+seen_through_window(const flash_params_t &p, const flash_sequence_t &s, int32_t row) {
+    const int32_t shift = OF_QUERY ? s.len_k - s.len_q : s.len_q - s.len_k;
+    const int32_t place = row + shift, others = OF_QUERY ? s.len_k : s.len_q;
+    const int32_t before = OF_QUERY ? p.window_left : p.window_right;
+    const int32_t after = OF_QUERY ? p.window_right : p.window_left;
+    int32_t begin = before < 0 || before >= place ? 0 : min(place - before, others);
+    int32_t end = after < 0 || after >= others - 1 - place ? others : max(place + after + 1, 0);
+    const int32_t key = OF_QUERY ? place : row, to_other = OF_QUERY ? 0 : shift;
+    if (p.attention_chunk > 0) {
+        const int32_t chunk = flash_divide(max(key, 0), p.by_attention_chunk) * p.attention_chunk;
+        begin = max(begin, chunk + to_other);
+        if (key < 0)
+            end = 0;
+        else if (end - to_other - chunk > p.attention_chunk)
+            end = max(chunk + p.attention_chunk + to_other, 0);
+    }
+    return flash_range_t{begin, end};
+}
+
 /* Says whether some rows are hidden from some others. */
 template <flash_config_t C>
 static __device__ __forceinline__ bool is_masked(const flash_params_t &p) {
@@ -68,7 +92,7 @@ find_gradient_tile(const sm90_backward_params_t &params) {
     tile.first_query = 0;
     if (!writes_dq<C> && tile.is_masked)
         tile.first_query = has_window<C>
-                               ? flash_seeing_queries(&p, &tile.sequence, 0).begin
+                               ? min(seen_through_window<false>(p, tile.sequence, 0).begin, tile.sequence.len_q)
                                : max(tile.sequence.len_q - tile.sequence.len_k, 0);
     return tile;
 }
@@ -93,8 +117,7 @@ seen_by(const flash_params_t &p, const gradient_tile_t &tile, int32_t row) {
     const flash_sequence_t &s = tile.sequence;
     const int32_t shift = s.len_k - s.len_q, first = tile.first_query;
     if constexpr (has_window<C>) {
-        const flash_range_t range =
-            writes_dq<C> ? flash_visible_keys(&p, &s, row) : flash_seeing_queries(&p, &s, row);
+        const flash_range_t range = seen_through_window<writes_dq<C>>(p, s, row);
         return flash_range_t{range.begin - first, range.end - first};
     } else if constexpr (writes_dq<C>) {
         return flash_range_t{0, tile.is_masked ? min(max(row + shift + 1, 0), s.len_k) : s.len_k};

@@ -37,6 +37,17 @@ static __device__ __forceinline__ void mbarrier_arrive_once_if(uint32_t barrier,
                  : "memory");
 }
 
+/* This thread arrives if `arrive` is true, without a branch. */
+static __device__ __forceinline__ void mbarrier_arrive_if(uint32_t barrier, bool arrive) {
+    asm volatile("{\n"
+                 ".reg .pred asked;\n"
+                 "setp.ne.u32 asked, %1, 0;\n"
+                 "@asked mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+                 "}\n" ::"r"(barrier),
+                 "r"((uint32_t)arrive)
+                 : "memory");
+}
+
 /* Arrives, and announces bytes that TMA will bring in this phase. */
 static __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier),
