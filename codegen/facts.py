@@ -587,7 +587,7 @@ _SM90_GRADIENTS = Rows(
     SM90_BACKWARD,
     HALF_TYPES,
     _SM90_BACKWARD_RULES,
-    Feature.CAUSAL | Feature.WINDOW | Feature.VARLEN,
+    BASIC_FEATURES,
 )
 _SM90_DECODE_RULES = {
     "d_head": Choice((64, 128, 256)),

@@ -178,20 +178,16 @@ SM90_GRADIENT_CLASSES = (
 )
 SM90_GRADIENT_TILES = (
     # op, d_head, (B_r, B_c, n_stages, overlap)
-    (Op.BACKWARD_DQ, 64, (128, 96, 4, 1)),
+    (Op.BACKWARD_DQ, 64, (128, 64, 4, 1)),
     (Op.BACKWARD_DQ, 128, (128, 64, 4, 1)),
     (Op.BACKWARD_DQ, 256, (128, 48, 2, 0)),
-    (Op.BACKWARD_DKV, 64, (80, 128, 4, 1)),
+    (Op.BACKWARD_DKV, 64, (96, 128, 3, 0)),
     (Op.BACKWARD_DKV, 128, (64, 128, 3, 0)),
     (Op.BACKWARD_DKV, 256, (48, 64, 3, 0)),
 )
 SM90_GRADIENT_CANDIDATES = (
-    (Op.BACKWARD_DQ, 64, (128, 128, 4, 0)),
-    (Op.BACKWARD_DQ, 64, (128, 64, 4, 1)),
-    (Op.BACKWARD_DQ, 64, (128, 80, 4, 1)),
-    (Op.BACKWARD_DKV, 64, (96, 128, 3, 0)),
-    (Op.BACKWARD_DKV, 64, (64, 128, 4, 1)),
-    (Op.BACKWARD_DKV, 64, (64, 128, 4, 0)),
+    (Op.BACKWARD_DQ, 64, (128, 96, 4, 1)),
+    (Op.BACKWARD_DKV, 64, (80, 128, 4, 1)),
 )
 
 # Decode kernels that are installed, for K and V of 16 bits and of e4m3. Each takes 96 KB of shared

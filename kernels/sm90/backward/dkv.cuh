@@ -24,6 +24,7 @@
 #include "sm90/backward/passes.cuh"
 #include "sm90/backward/products.cuh"
 #include "sm90/backward/sanitise.cuh"
+#include "sm90/backward/softcap.cuh"
 #include "sm90/backward/store.cuh"
 
 /* This is what a consumer carries from block to block. */
@@ -69,17 +70,19 @@ static __device__ __forceinline__ void issue_dp(dkv_consumer<C> &consumer, int s
         moving_v_tile<C>(stage));
 }
 
-/* Computes P^T. */
+/* Computes P^T. S^T becomes the tanh of a softcap. */
 template <flash_config_t C>
-static __device__ __forceinline__ void weigh(float (&p)[C.B_r / 2], const float (&s)[C.B_r / 2],
-                                             int stage, float scale_log2) {
+static __device__ __forceinline__ void weigh(float (&p)[C.B_r / 2], float (&s)[C.B_r / 2],
+                                             int stage, const score_unit_t &unit) {
+    if constexpr (has_softcap<C>)
+        cap(s, unit);
 #pragma unroll
     for (int i = 0; i < C.B_r / 8; ++i) {
         const float2 sum = load_numbers(gradient_state<C>().log_sum[stage], i);
-        p[4 * i] = exp2_approx(fmaf(s[4 * i], scale_log2, -sum.x));
-        p[4 * i + 1] = exp2_approx(fmaf(s[4 * i + 1], scale_log2, -sum.y));
-        p[4 * i + 2] = exp2_approx(fmaf(s[4 * i + 2], scale_log2, -sum.x));
-        p[4 * i + 3] = exp2_approx(fmaf(s[4 * i + 3], scale_log2, -sum.y));
+        p[4 * i] = exp2_approx(fmaf(s[4 * i], unit.log2, -sum.x));
+        p[4 * i + 1] = exp2_approx(fmaf(s[4 * i + 1], unit.log2, -sum.y));
+        p[4 * i + 2] = exp2_approx(fmaf(s[4 * i + 2], unit.log2, -sum.x));
+        p[4 * i + 3] = exp2_approx(fmaf(s[4 * i + 3], unit.log2, -sum.y));
     }
 }
 
@@ -117,14 +120,15 @@ static __device__ __forceinline__ void sanitise_queries(dkv_consumer<C> &consume
  * unless it is the LAST. */
 template <flash_config_t C, pass_t PASS, bool LAST>
 static __device__ __forceinline__ void dkv_step(dkv_consumer<C> &consumer, const ring_t &next,
-                                                float scale_log2, const block_mask_t &mask) {
+                                                const score_unit_t &unit,
+                                                const block_mask_t &mask) {
     gradient_state_t &state = gradient_state<C>();
     const int stage = consumer.ring.stage;
     float p[C.B_r / 2];
     uint32_t p_fragments[C.B_r / 16][4], ds_fragments[C.B_r / 16][4];
     if (PASS == SECOND_PASS && mask.is_cut)
         sanitise_queries<C>(consumer, stage, mask);
-    weigh<C>(p, consumer.s, stage, scale_log2);
+    weigh<C>(p, consumer.s, stage, unit);
     if (has_mask<C> && mask.is_cut)
         hide<C>(p, mask.seen, mask.first + tile_column());
     if constexpr (overlaps<C, PASS>) {
@@ -134,10 +138,15 @@ static __device__ __forceinline__ void dkv_step(dkv_consumer<C> &consumer, const
         consumer.read_stage = stage;
     }
     round_fragments<operand_dtype<C>, C.B_r>(p_fragments, p);
+    if constexpr (has_softcap<C>)
+        multiply_by_derivative(p, consumer.s, unit);
     wgmma_wait<0>();
     pin_accumulators(consumer.dp);
-    if (PASS == SECOND_PASS && mask.is_cut)
+    if (PASS == SECOND_PASS && mask.is_cut) {
         hide<C>(consumer.dp, mask.seen, mask.first + tile_column());
+        if constexpr (has_softcap<C>)
+            hide<C>(p, mask.seen, mask.first + tile_column());
+    }
     issue_of_fragments<operand_dtype<C>, C.B_r, d_head_v<C>>(consumer.dv, p_fragments,
                                                              moving_v_tile<C>(stage));
     differentiate<C>(ds_fragments, p, consumer.dp);
@@ -169,7 +178,8 @@ static __device__ __forceinline__ void dkv_step(dkv_consumer<C> &consumer, const
 }
 
 /* This is how a consumer walks over the blocks of each head: it leaves out the first `skipped` of
- * those that pass by. In the second pass it leaves out none. */
+ * those that pass by. In the second pass it leaves out none, nor has it the registers for that where
+ * there are windows. */
 typedef struct dkv_walk {
     int32_t skipped;
     gradient_steps_t steps;
@@ -185,9 +195,9 @@ static __device__ __forceinline__ dkv_walk_t find_dkv_walk(const flash_params_t 
     const gradient_steps_t all = find_steps<C>(p, tile, 0, still_rows<C>);
     dkv_walk_t walk;
     walk.steps = PASS == SECOND_PASS ? all : find_steps<C>(p, tile, first, SM90_WARPGROUP_ROWS);
-    walk.steps.begin = min(walk.steps.begin, all.end);
+    walk.steps.begin = has_window<C> ? all.begin : min(walk.steps.begin, all.end);
     walk.steps.end = all.end;
-    walk.skipped = walk.steps.begin - min(all.begin, all.end);
+    walk.skipped = has_window<C> ? 0 : walk.steps.begin - min(all.begin, all.end);
     walk.seen = find_seen<C>(p, tile, row);
     return walk;
 }
@@ -227,21 +237,21 @@ static __device__ __forceinline__ void start_dkv(dkv_consumer<C> &consumer,
  * consumer skips of the next one. */
 template <flash_config_t C, pass_t PASS>
 static __device__ __forceinline__ void dkv_tile(dkv_consumer<C> &consumer, const dkv_walk_t &walk,
-                                                int32_t heads, float scale_log2) {
+                                                int32_t heads, const score_unit_t &unit) {
     start_dkv<C>(consumer, walk);
     int32_t block = walk.steps.begin;
 #pragma unroll 1
     for (int32_t i = heads * count_blocks(walk); i > 1; --i) {
         ring_t next = consumer.ring;
         step<C.n_stages>(next);
-        if (has_mask<C> && block + 1 == walk.steps.end)
+        if (has_mask<C> && !has_window<C> && block + 1 == walk.steps.end)
             skip_stages<C>(next, walk.skipped);
-        dkv_step<C, PASS, false>(consumer, next, scale_log2, mask_of_block<C>(walk, block));
+        dkv_step<C, PASS, false>(consumer, next, unit, mask_of_block<C>(walk, block));
         block = next_block(walk, block);
     }
     ring_t next = consumer.ring;
     step<C.n_stages>(next);
-    dkv_step<C, PASS, true>(consumer, next, scale_log2, mask_of_block<C>(walk, block));
+    dkv_step<C, PASS, true>(consumer, next, unit, mask_of_block<C>(walk, block));
 }
 
 template <flash_config_t C>
@@ -271,7 +281,7 @@ static __device__ __forceinline__ void dkv_pass(dkv_consumer<C> &consumer,
     clear(consumer.dk);
     clear(consumer.dv);
     if (count_blocks(walk) > 0)
-        dkv_tile<C, PASS>(consumer, walk, p.group, p.softmax_scale * log2_of_e);
+        dkv_tile<C, PASS>(consumer, walk, p.group, score_unit_of<has_softcap<C>>(p));
     else
         skip_stages<C>(consumer.ring, p.group * walk.skipped);
 }

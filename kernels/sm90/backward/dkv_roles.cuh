@@ -35,15 +35,24 @@ template <flash_config_t C> static __device__ __forceinline__ uint32_t own_p() {
 }
 constexpr uint32_t p_apart = SM90_WARPGROUP_THREADS * sizeof(uint4);
 
+/* Hands over P^T, times the derivative of a softcap, whose tanh is t. */
 template <flash_config_t C>
-static __device__ __forceinline__ void hand_over_p(const float (&p)[C.B_r / 2], uint32_t &parity) {
+static __device__ __forceinline__ void hand_over_p(const float (&p)[C.B_r / 2],
+                                                   const float (&t)[C.B_r / 2],
+                                                   const score_unit_t &unit, uint32_t &parity) {
+    float handed[C.B_r / 2];
+#pragma unroll
+    for (int i = 0; i < C.B_r / 2; ++i)
+        handed[i] = p[i];
+    if constexpr (has_softcap<C>)
+        multiply_by_derivative(handed, t, unit);
     gradient_state_t &state = gradient_state<C>();
     wait_full(state.p_empty, parity ^ 1);
 #pragma unroll
     for (int i = 0; i < C.B_r / 8; ++i)
         shared_store(own_p<C>() + i * p_apart,
-                     uint4{__float_as_uint(p[4 * i]), __float_as_uint(p[4 * i + 1]),
-                           __float_as_uint(p[4 * i + 2]), __float_as_uint(p[4 * i + 3])});
+                     uint4{__float_as_uint(handed[4 * i]), __float_as_uint(handed[4 * i + 1]),
+                           __float_as_uint(handed[4 * i + 2]), __float_as_uint(handed[4 * i + 3])});
     mbarrier_arrive(shared_address(&state.p_full));
     parity ^= 1;
 }
@@ -59,16 +68,16 @@ static __device__ __forceinline__ void issue_role_s(role_consumer<C, d_head_v<C>
 
 template <flash_config_t C, pass_t PASS, bool LAST>
 static __device__ __forceinline__ void weigh_step(role_consumer<C, d_head_v<C>> &consumer,
-                                                  role_place_t &place, float scale_log2,
+                                                  role_place_t &place, const score_unit_t &unit,
                                                   const block_mask_t &mask) {
     gradient_state_t &state = gradient_state<C>();
     const ring_t ring = place.ring;
     float p[C.B_r / 2];
-    weigh<C>(p, consumer.s, ring.stage, scale_log2);
+    weigh<C>(p, consumer.s, ring.stage, unit);
     if (has_mask<C> && mask.is_cut)
         hide<C>(p, mask.seen, mask.first + tile_column());
     give_back<C>(state.empty[ring.stage]);
-    hand_over_p<C>(p, place.p_parity);
+    hand_over_p<C>(p, consumer.s, unit, place.p_parity);
     wgmma_wait<0>();
     pin_accumulators(consumer.sum);
     if (PASS == SECOND_PASS && mask.is_cut) {
@@ -103,7 +112,7 @@ static __device__ __forceinline__ void weigh_step(role_consumer<C, d_head_v<C>> 
 template <flash_config_t C, pass_t PASS>
 static __device__ __forceinline__ void weigh_tile(role_consumer<C, d_head_v<C>> &consumer,
                                                   role_place_t &place, const dkv_walk_t &walk,
-                                                  int32_t heads, float scale_log2) {
+                                                  int32_t heads, const score_unit_t &unit) {
     gradient_state_t &state = gradient_state<C>();
     wait_full(state.full[place.ring.stage], place.ring.parity);
     wait_full(state.still_full, 0);
@@ -113,10 +122,10 @@ static __device__ __forceinline__ void weigh_tile(role_consumer<C, d_head_v<C>> 
     int32_t block = walk.steps.begin;
 #pragma unroll 1
     for (int32_t i = heads * count_blocks(walk); i > 1; --i) {
-        weigh_step<C, PASS, false>(consumer, place, scale_log2, mask_of_block<C>(walk, block));
+        weigh_step<C, PASS, false>(consumer, place, unit, mask_of_block<C>(walk, block));
         block = next_block(walk, block);
     }
-    weigh_step<C, PASS, true>(consumer, place, scale_log2, mask_of_block<C>(walk, block));
+    weigh_step<C, PASS, true>(consumer, place, unit, mask_of_block<C>(walk, block));
 }
 
 /* ---- Consumer 1 ---- */
@@ -251,11 +260,11 @@ template <flash_config_t C>
 static __device__ __forceinline__ void consume_dkv_by_roles(const sm90_backward_params_t &params) {
     const flash_params_t &p = params.problem;
     if (consumer_number() == 0) {
-        const float scale_log2 = p.softmax_scale * log2_of_e;
+        const score_unit_t unit = score_unit_of<has_softcap<C>>(p);
         play_role<C, d_head_v<C>>(
             params, params.gradients.dv, p.d_head_v, 1.0f,
             [&](auto &consumer, role_place_t &place, const dkv_walk_t &walk, auto pass) {
-                weigh_tile<C, pass.value>(consumer, place, walk, p.group, scale_log2);
+                weigh_tile<C, pass.value>(consumer, place, walk, p.group, unit);
             });
     } else {
         play_role<C, C.d_head>(

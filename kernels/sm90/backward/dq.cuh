@@ -21,6 +21,7 @@
 #include "sm90/backward/passes.cuh"
 #include "sm90/backward/products.cuh"
 #include "sm90/backward/sanitise.cuh"
+#include "sm90/backward/softcap.cuh"
 #include "sm90/backward/store.cuh"
 
 /* This is what a consumer carries from block to block. */
@@ -50,13 +51,17 @@ static __device__ __forceinline__ void issue_dp(dq_consumer<C> &consumer, int st
         moving_v_tile<C>(stage));
 }
 
-/* Computes P. */
+/* Computes P, times the derivative of a softcap. */
 template <flash_config_t C>
-static __device__ __forceinline__ void weigh(float (&p)[C.B_c / 2], const dq_consumer<C> &consumer,
-                                             float scale_log2) {
+static __device__ __forceinline__ void weigh(float (&p)[C.B_c / 2], dq_consumer<C> &consumer,
+                                             const score_unit_t &unit) {
+    if constexpr (has_softcap<C>)
+        cap(consumer.s, unit);
 #pragma unroll
     for (int i = 0; i < C.B_c / 2; ++i)
-        p[i] = exp2_approx(fmaf(consumer.s[i], scale_log2, -consumer.log_sum[i / 2 % 2]));
+        p[i] = exp2_approx(fmaf(consumer.s[i], unit.log2, -consumer.log_sum[i / 2 % 2]));
+    if constexpr (has_softcap<C>)
+        multiply_by_derivative(p, consumer.s, unit);
 }
 
 /* Computes the fragments of dS. */
@@ -85,14 +90,15 @@ static __device__ __forceinline__ void sanitise_keys(dq_consumer<C> &consumer, i
  * those of the stage `next` unless it is the LAST. */
 template <flash_config_t C, pass_t PASS, bool LAST>
 static __device__ __forceinline__ void dq_step(dq_consumer<C> &consumer, const ring_t &next,
-                                               float scale_log2, bool is_cut, int32_t block) {
+                                               const score_unit_t &unit, bool is_cut,
+                                               int32_t block) {
     gradient_state_t &state = gradient_state<C>();
     const int stage = consumer.ring.stage;
     float p[C.B_c / 2];
     uint32_t ds[C.B_c / 16][4];
     if (PASS == SECOND_PASS && is_cut)
         sanitise_keys<C>(consumer, stage, block * C.B_c);
-    weigh<C>(p, consumer, scale_log2);
+    weigh<C>(p, consumer, unit);
     if (is_cut)
         hide<C>(p, consumer.seen, block * C.B_c + tile_column());
     if constexpr (overlaps<C, PASS>) {
@@ -147,7 +153,8 @@ static __device__ __forceinline__ void start_dq(dq_consumer<C> &consumer) {
 /* Computes the blocks from the last to the first. */
 template <flash_config_t C, pass_t PASS>
 static __device__ __forceinline__ void dq_tile(dq_consumer<C> &consumer,
-                                               const gradient_steps_t &steps, float scale_log2) {
+                                               const gradient_steps_t &steps,
+                                               const score_unit_t &unit) {
     start_dq<C>(consumer);
     const int32_t last = has_window<C> ? steps.begin : 0;
     int32_t block = steps.end - 1;
@@ -155,11 +162,11 @@ static __device__ __forceinline__ void dq_tile(dq_consumer<C> &consumer,
     for (; block > last; --block) {
         ring_t next = consumer.ring;
         step<C.n_stages>(next);
-        dq_step<C, PASS, false>(consumer, next, scale_log2, is_cut<C>(steps, block), block);
+        dq_step<C, PASS, false>(consumer, next, unit, is_cut<C>(steps, block), block);
     }
     ring_t next = consumer.ring;
     step<C.n_stages>(next);
-    dq_step<C, PASS, true>(consumer, next, scale_log2, is_cut<C>(steps, block), block);
+    dq_step<C, PASS, true>(consumer, next, unit, is_cut<C>(steps, block), block);
 }
 
 /* Makes dQ of rows that see no key 0, whatever their Q and dO are. */
@@ -206,7 +213,7 @@ static __device__ __forceinline__ void dq_pass(dq_consumer<C> &consumer,
     clear(consumer.dq);
     skip_stages<C>(consumer.ring, all.end - own.end);
     if (own.end > own.begin)
-        dq_tile<C, PASS>(consumer, own, p.softmax_scale * log2_of_e);
+        dq_tile<C, PASS>(consumer, own, score_unit_of<has_softcap<C>>(p));
     if constexpr (has_window<C>)
         skip_stages<C>(consumer.ring, own.begin - all.begin);
     clear_blind_rows<C>(consumer);

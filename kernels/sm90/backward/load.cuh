@@ -10,8 +10,6 @@
 #include "common/ptx/opaque.cuh"
 #include "sm90/backward/passes.cuh"
 
-constexpr float log2_of_e = 1.4426950408889634f;
-
 /* Loads `rows` rows of a tensor from `box` on, panel by panel. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_rows(const sm90_tensor_map_t *map, tma_box_t box,
@@ -160,6 +158,7 @@ static __device__ __forceinline__ void load_row_numbers(const sm90_backward_para
     const int32_t rows = tile.sequence.len_q - tile.first_query - begin;
     int64_t from = begin + flash_row_index(&p, &g, &tile.sequence, tile.batch_index,
                                            tile.head * p.group, tile.first_query);
+    const int32_t span = (steps.end - steps.begin) * step_rows<C>; /* that pass by, of each head */
     int32_t left = rows; /* of the head */
     uint32_t loaded = 0;
 #pragma unroll 1
@@ -174,8 +173,8 @@ static __device__ __forceinline__ void load_row_numbers(const sm90_backward_para
             release(state.full[ring.stage]);
             from += step_rows<C>;
             left -= step_rows<C>;
-            if (left <= 0) {
-                from += g.n_rows + left - rows;
+            if (left == rows - span) {
+                from += g.n_rows - span;
                 left = rows;
             }
         }

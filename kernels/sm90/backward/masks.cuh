@@ -18,8 +18,9 @@ typedef struct seen {
 } seen_t;
 
 /* Where windows hide rows, the columns wait in shared memory for the few blocks that need them. */
-static __device__ __forceinline__ uint32_t place_of_seen(uint32_t first, int half) {
-    return first + tile_row(half) * (uint32_t)sizeof(float2);
+template <flash_config_t C> static __device__ __forceinline__ uint32_t place_of_seen(int half) {
+    return shared_address(shared_memory) + sm90_backward_shared_bytes(&C) -
+           SM90_BACKWARD_SEEN_BYTES + tile_row(half) * (uint32_t)sizeof(float2);
 }
 
 /* Finds the columns of the thread's rows, of which row 0 has this number in the tile. */
@@ -33,10 +34,12 @@ static __device__ __forceinline__ seen_t find_seen(const flash_params_t &p,
             const flash_range_t range = seen_by<C>(p, tile, tile.begin + number + half * 8);
             seen.begin[half] = range.begin;
             seen.end[half] = range.end;
-            if constexpr (has_window<C>)
-                shared_store(place_of_seen(kept_seen<C>(), half),
+            if (has_window<C> && threadIdx.x % 4 == half)
+                shared_store(place_of_seen<C>(half),
                              float2{__int_as_float(range.begin), __int_as_float(range.end)});
         }
+        if constexpr (has_window<C>)
+            __syncwarp();
     } else {
         seen.begin[0] = tile.begin + number - keys_before(tile);
     }
@@ -50,7 +53,7 @@ static __device__ __forceinline__ seen_t recall_seen(const seen_t &seen) {
     if constexpr (has_window<C>) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const float2 range = shared_load_pair(place_of_seen(kept_seen<C>(), half));
+            const float2 range = shared_load_pair(place_of_seen<C>(half));
             kept.begin[half] = __float_as_int(range.x);
             kept.end[half] = __float_as_int(range.y);
         }

@@ -41,13 +41,6 @@ template <flash_config_t C> static __device__ __forceinline__ gradient_state_t &
                                  sm90_backward_state_bytes(&C));
 }
 
-/* Returns where the columns that rows see are kept (masks.cuh). */
-template <flash_config_t C> static __device__ __forceinline__ uint32_t kept_seen() {
-    static_assert(has_window<C>, "other rows keep them in registers");
-    return shared_address(shared_memory) + sm90_backward_shared_bytes(&C) -
-           SM90_BACKWARD_SEEN_BYTES;
-}
-
 template <flash_config_t C> static __device__ __forceinline__ uint32_t still_tile() {
     return shared_address(shared_memory);
 }
