@@ -587,7 +587,7 @@ _SM90_GRADIENTS = Rows(
     SM90_BACKWARD,
     HALF_TYPES,
     _SM90_BACKWARD_RULES,
-    BASIC_FEATURES,
+    Feature.CAUSAL | Feature.WINDOW | Feature.VARLEN,
 )
 _SM90_DECODE_RULES = {
     "d_head": Choice((64, 128, 256)),

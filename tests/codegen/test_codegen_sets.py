@@ -35,6 +35,7 @@ from codegen.sets import (
     ship_sm80_wide,
     ship_sm90,
     ship_sm90_decode,
+    ship_sm90_gradients,
     ship_sm90_mla,
     ship_sm90_wide,
     tune,
@@ -248,11 +249,25 @@ def test_tuning_of_latent_attention_has_the_tiles_of_ship():
     assert tiles(rows) >= tiles(ship_sm80_mla())
 
 
-def test_gradients_of_sm90_are_legal_rows_that_are_not_installed():
-    rows = tune_sm90_gradients()
-    assert len(set(rows)) == 2 * 2 * 3 * 2  # types, operations, head dimensions, features
-    assert all(legal(config) for config in rows)
-    assert not set(rows) & set(ship())
+def test_gradients_of_sm90_have_rows_of_each_class_of_features_with_one_tile():
+    """So a sequence has the same bits alone, in a ragged batch, and in a window beyond it."""
+    rows = ship_sm90_gradients()
+    assert set(rows) <= set(ship())
+    causal = Feature.CAUSAL
+    for dtype, op, d_head in product(
+        (Dtype.FP16, Dtype.BF16), (Op.BACKWARD_DQ, Op.BACKWARD_DKV), (64, 128, 256)
+    ):
+        fits = [c for c in rows if (c.dtype, c.op, c.d_head) == (dtype, op, d_head)]
+        assert {c.features for c in fits} == {
+            causal, causal | Feature.VARLEN, causal | Feature.WINDOW | Feature.VARLEN
+        }  # fmt: skip
+        assert len({(c.B_r, c.B_c, c.n_stages, c.overlap) for c in fits}) == 1
+
+
+def test_tuning_of_gradients_of_sm90_has_other_tiles_too():
+    others = set(tune_sm90_gradients()) - set(ship_sm90_gradients())
+    assert others and all(legal(config) for config in others)
+    assert not others & set(ship())
 
 
 def test_ship_mixes_what_it_decodes_with_and_without_pages():

@@ -110,8 +110,8 @@ static __device__ __forceinline__ void sanitise_queries(dkv_consumer<C> &consume
                                                         const block_mask_t &mask) {
     wgmma_wait<0>();
     pin_accumulators(consumer.dp);
-    sanitise<C, d_head_v<C>, false>(consumer.dv, moving_v_tile<C>(stage), team_of_both(),
-                                    mask.seen, mask.first);
+    sanitise<C, d_head_v<C>, false>(consumer.dv, moving_v_tile<C>(stage), team_of_both(), mask.seen,
+                                    mask.first);
     sanitise<C, C.d_head, true>(consumer.dk, moving_tile<C>(stage), team_of_both(), mask.seen,
                                 mask.first);
 }
@@ -178,16 +178,16 @@ static __device__ __forceinline__ void dkv_step(dkv_consumer<C> &consumer, const
 }
 
 /* This is how a consumer walks over the blocks of each head: it leaves out the first `skipped` of
- * those that pass by. In the second pass it leaves out none, nor has it the registers for that where
- * there are windows. */
+ * those that pass by. In the second pass it leaves out none, nor has it the registers for that
+ * where there are windows. */
 typedef struct dkv_walk {
     int32_t skipped;
     gradient_steps_t steps;
     seen_t seen;
 } dkv_walk_t;
 
-/* Finds it for a consumer's rows from number `first` of the tile on, of which the thread has the one
- * of number `row`. */
+/* Finds it for a consumer's rows from number `first` of the tile on, of which the thread has the
+ * one of number `row`. */
 template <flash_config_t C, pass_t PASS>
 static __device__ __forceinline__ dkv_walk_t find_dkv_walk(const flash_params_t &p,
                                                            const gradient_tile_t &tile, int first,

@@ -152,9 +152,8 @@ static __device__ __forceinline__ void start_dq(dq_consumer<C> &consumer) {
 
 /* Computes the blocks from the last to the first. */
 template <flash_config_t C, pass_t PASS>
-static __device__ __forceinline__ void dq_tile(dq_consumer<C> &consumer,
-                                               const gradient_steps_t &steps,
-                                               const score_unit_t &unit) {
+static __device__ __forceinline__ void
+dq_tile(dq_consumer<C> &consumer, const gradient_steps_t &steps, const score_unit_t &unit) {
     start_dq<C>(consumer);
     const int32_t last = has_window<C> ? steps.begin : 0;
     int32_t block = steps.end - 1;
@@ -238,8 +237,8 @@ static __device__ __forceinline__ void consume_dq(const sm90_backward_params_t &
     consumer.number = consumer_number();
     run_passes<C>(
         params.problem, [&] { dq_pass<C, FIRST_PASS>(consumer, params); },
-        [&] { dq_pass<C, SECOND_PASS>(consumer, params); },
-        [&] { return are_finite(consumer.dq); }, [&] { store_dq<C>(params, consumer); });
+        [&] { dq_pass<C, SECOND_PASS>(consumer, params); }, [&] { return are_finite(consumer.dq); },
+        [&] { store_dq<C>(params, consumer); });
 }
 
 #endif

@@ -159,7 +159,7 @@ static __device__ __forceinline__ void load_row_numbers(const sm90_backward_para
     int64_t from = begin + flash_row_index(&p, &g, &tile.sequence, tile.batch_index,
                                            tile.head * p.group, tile.first_query);
     const int32_t span = (steps.end - steps.begin) * step_rows<C>; /* that pass by, of each head */
-    int32_t left = rows; /* of the head */
+    int32_t left = rows;                                           /* of the head */
     uint32_t loaded = 0;
 #pragma unroll 1
     do {

@@ -1,7 +1,8 @@
 /*
- * A tile is computed in one pass, and in two if a mask hides some of what it reads and its gradients
- * have infinities or NaNs then. These may come of what is hidden (sanitise.cuh). Consumers and
- * producer decide together; a warp whose gradients are finite stores them in the first pass.
+ * A tile is computed in one pass, and in two if a mask hides some of what it reads and its
+ * gradients have infinities or NaNs then. These may come of what is hidden (sanitise.cuh).
+ * Consumers and producer decide together; a warp whose gradients are finite stores them in the
+ * first pass.
  */
 #ifndef FLASH_KERNELS_SM90_BACKWARD_PASSES_CUH
 #define FLASH_KERNELS_SM90_BACKWARD_PASSES_CUH
@@ -42,8 +43,7 @@ template <flash_config_t C> static __device__ __forceinline__ bool decide(bool i
 template <flash_config_t C>
 static __device__ __forceinline__ bool begins_again(const flash_params_t &p, int32_t n,
                                                     uint32_t loaded) {
-    return is_masked<C>(p) && n > 0 && loaded == (uint32_t)n &&
-           second_pass_follows<C>();
+    return is_masked<C>(p) && n > 0 && loaded == (uint32_t)n && second_pass_follows<C>();
 }
 
 /* Says whether all are finite. */

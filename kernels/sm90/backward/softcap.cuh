@@ -19,8 +19,8 @@ static __device__ __forceinline__ void cap(float (&s)[N], const score_unit_t &un
 
 /* Multiplies P by the derivative of the cap. */
 template <int N>
-static __device__ __forceinline__ void
-multiply_by_derivative(float (&p)[N], const float (&t)[N], const score_unit_t &unit) {
+static __device__ __forceinline__ void multiply_by_derivative(float (&p)[N], const float (&t)[N],
+                                                              const score_unit_t &unit) {
     if (unit.inverse_cap == 0.0f)
         return;
 #pragma unroll

@@ -27,9 +27,9 @@ typedef struct gradient_state {
     uint64_t full[SM90_BACKWARD_MAX_STAGES], empty[SM90_BACKWARD_MAX_STAGES];
     uint64_t v_full[SM90_BACKWARD_MAX_STAGES], v_empty[SM90_BACKWARD_MAX_STAGES];
     uint64_t p_full, p_empty;
-    uint64_t decided;                /* whether there is a second pass */
-    uint32_t spoilt;                 /* a bit of each warp that needs it (passes.cuh) */
-    uint32_t rows[2][SPOILT_WORDS];  /* of a block that have infinities or NaNs (sanitise.cuh) */
+    uint64_t decided;               /* whether there is a second pass */
+    uint32_t spoilt;                /* a bit of each warp that needs it (passes.cuh) */
+    uint32_t rows[2][SPOILT_WORDS]; /* of a block that have infinities or NaNs (sanitise.cuh) */
     /* only where queries pass by */
     alignas(SM90_BACKWARD_BARRIER_BYTES) float log_sum[SM90_BACKWARD_MAX_STAGES]
                                                       [SM90_BACKWARD_MAX_STEP_ROWS]; /* base 2 */
@@ -88,9 +88,9 @@ template <flash_config_t C> static __device__ __forceinline__ void initialize_gr
     mbarrier_init_fence();
 }
 
-/* Gives back the Q or K of a stage, if `done` is true. With Q go numbers of its rows, which ordinary
- * loads have read: every thread arrives there, since racecheck takes the arrival of one lane for that
- * of its own reads only. */
+/* Gives back the Q or K of a stage, if `done` is true. With Q go numbers of its rows, which
+ * ordinary loads have read: every thread arrives there, since racecheck takes the arrival of one
+ * lane for that of its own reads only. */
 template <flash_config_t C>
 static __device__ __forceinline__ void give_back_if(bool done, const uint64_t &empty) {
     if constexpr (writes_dq<C>)
@@ -99,7 +99,8 @@ static __device__ __forceinline__ void give_back_if(bool done, const uint64_t &e
         mbarrier_arrive_if(shared_address(&empty), done);
 }
 
-template <flash_config_t C> static __device__ __forceinline__ void give_back(const uint64_t &empty) {
+template <flash_config_t C>
+static __device__ __forceinline__ void give_back(const uint64_t &empty) {
     give_back_if<C>(true, empty);
 }
 

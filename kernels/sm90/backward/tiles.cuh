@@ -32,12 +32,13 @@ typedef struct gradient_steps {
     int32_t whole_end;
 } gradient_steps_t;
 
-/* Returns what flash_visible_keys() or flash_seeing_queries() returns, but for a range of none, whose
- * end may be before its begin; with 32 bits, since the larger kernels do not have the registers for
- * more. From row to row, both ends move right or stay here, too. */
+/* Returns what flash_visible_keys() or flash_seeing_queries() returns, but for a range of none,
+ * whose end may be before its begin; with 32 bits, since the larger kernels do not have the
+ * registers for more. From row to row, both ends move right or stay here, too. */
 template <bool OF_QUERY>
-static __device__ __forceinline__ flash_range_t
-seen_through_window(const flash_params_t &p, const flash_sequence_t &s, int32_t row) {
+static __device__ __forceinline__ flash_range_t seen_through_window(const flash_params_t &p,
+                                                                    const flash_sequence_t &s,
+                                                                    int32_t row) {
     const int32_t shift = OF_QUERY ? s.len_k - s.len_q : s.len_q - s.len_k;
     const int32_t place = row + shift, others = OF_QUERY ? s.len_k : s.len_q;
     const int32_t before = OF_QUERY ? p.window_left : p.window_right;
@@ -91,9 +92,10 @@ find_gradient_tile(const sm90_backward_params_t &params) {
     tile.is_masked = is_masked<C>(p);
     tile.first_query = 0;
     if (!writes_dq<C> && tile.is_masked)
-        tile.first_query = has_window<C>
-                               ? min(seen_through_window<false>(p, tile.sequence, 0).begin, tile.sequence.len_q)
-                               : max(tile.sequence.len_q - tile.sequence.len_k, 0);
+        tile.first_query =
+            has_window<C>
+                ? min(seen_through_window<false>(p, tile.sequence, 0).begin, tile.sequence.len_q)
+                : max(tile.sequence.len_q - tile.sequence.len_k, 0);
     return tile;
 }
 
@@ -112,8 +114,8 @@ static __device__ __forceinline__ int32_t keys_before(const gradient_tile_t &til
 /* Returns the keys that a query sees, or the queries that see a key, counted from the first one
  * that passes by. */
 template <flash_config_t C>
-static __device__ __forceinline__ flash_range_t
-seen_by(const flash_params_t &p, const gradient_tile_t &tile, int32_t row) {
+static __device__ __forceinline__ flash_range_t seen_by(const flash_params_t &p,
+                                                        const gradient_tile_t &tile, int32_t row) {
     const flash_sequence_t &s = tile.sequence;
     const int32_t shift = s.len_k - s.len_q, first = tile.first_query;
     if constexpr (has_window<C>) {
