@@ -107,6 +107,20 @@ def test_bench_decode(
     assert all(1e-6 < row["seconds"]["own"] < 1 for row in decoding)
 
 
+@pytest.mark.parametrize("q_dtype", ["FP16", "E4M3"])
+def test_q_of_a_type_of_its_own(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, q_dtype: str
+) -> None:
+    """No kernel for CUDA devices takes a Q of e4m3: the tables say so."""
+    monkeypatch.setenv("COLUMNS", "200")
+    shape = ["--heads", "8/2", "--d-head", "64", "--page-size", "16", "--runs", "2"]
+    types = ["--dtype", "E4M3", "--q-dtype", q_dtype, "--no-peers"]
+    assert main(["bench-chunks", "--chunks", "2x64:64", *shape, *types]) == 0
+    output = capsys.readouterr().out
+    assert f"Q of {q_dtype}" in output
+    assert ("none serves" in output) == (q_dtype == "E4M3")
+
+
 @pytest.mark.parametrize("mode", [[], ["--cold"]])
 def test_bench_chunks(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, mode: list[str]

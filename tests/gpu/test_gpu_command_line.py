@@ -51,6 +51,18 @@ def test_bench(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -
     assert output.count("selected (FP16)") == 2 == output.count("selected (BF16)")
 
 
+def test_bench_of_q_beside_e4m3(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    options = ["bench", "--device", "cuda", "--runs", "3", "--no-peers", *SHAPE]
+    assert main([*options, "--q-dtype", "BF16"]) == 0
+    output = capsys.readouterr().out
+    assert "selected (E4M3)" in output and "Q of BF16" in " ".join(output.split())
+    assert main([*options, "--q-dtype", "E4M3"]) == 2
+    assert "q.dtype is FLASH_DTYPE_E4M3" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("scores", ["growing", "growing_once"])
 def test_bench_of_scores_that_grow(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, scores: str

@@ -55,6 +55,26 @@ def test_bench_of_quantised_blocks(dtype: str, capsys) -> None:
     assert "--d-head is 40: a multiple of 32" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("q_dtype", ["E4M3", "fp32", "BF16"])
+def test_bench_of_a_q_of_another_type(q_dtype: str, capsys, monkeypatch) -> None:
+    seen = set()
+    attention = bench.flash_attn_func
+    monkeypatch.setattr(
+        bench,
+        "flash_attn_func",
+        lambda q, k, v, *, out, **options: (
+            seen.add((q.dtype.name, k.dtype.name, out.dtype.name))
+            or attention(q, k, v, out=out, **options)
+        ),
+    )
+    assert main(["bench", *SMALL, "--no-peers", "--q-dtype", q_dtype]) == 0
+    output = capsys.readouterr().out
+    assert "selected (E4M3)" in output and "(FP16)" not in output
+    assert f"Q of {q_dtype.upper()}" in " ".join(output.split())
+    of_q = problem.NUMPY_NAME[DType[q_dtype.upper()]]
+    assert seen == {(of_q, "float8_e4m3fn", "bfloat16" if "8" in of_q else of_q)}
+
+
 def test_bench_with_chunks_and_padding(capsys) -> None:
     """numpy has chunks too; padding is for the library alone."""
     options = [*SMALL, "--attention-chunk", "8", "dtype=FP32", "arch=REFERENCE"]
@@ -135,6 +155,7 @@ def test_work() -> None:
         (["--leftpad-k", "8"], ["--leftpad-k is 8: at least 0, and less than --seqlen"]),
         (["B_r=999"], ["no kernel"]),
         (["dtype=7up"], ["dtype=7up"]),
+        (["--q-dtype", "E4M3", "dtype=FP16"], ["--q-dtype goes with K and V of E4M3, not FP16"]),
         (["--plot", "absent/x.png"], ["absent/x.png", "there is no folder"]),
         (["--plot", "x.bmp"], ["x.bmp", ".png, .svg, .pdf"]),
         (["--plot", "x"], ["x: cannot be written", ".png, .svg, .pdf"]),

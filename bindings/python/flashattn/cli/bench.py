@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from .. import _abi, device, quant_blocks
+from .. import _abi, _tensor, device, quant_blocks
 from .._attention import flash_attn_func, query_support
 from ..config import Config, DType
 from . import (
@@ -64,6 +64,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     problem.add_shape_options(parser)
     problem.add_mask_options(parser)
     problem.add_padding_option(parser)
+    problem.add_q_dtype_option(parser, "FP16")
     parser.add_argument("--runs", type=int, help="timed runs of each row (5, on a GPU 25)")
     parser.add_argument("--threads", type=int, help="number of CPU threads; default: the library's")
     parser.add_argument(
@@ -99,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
     ragged_batches = bench_ragged.batches(args)
     _prepare_device(args)
     own = progression.steps(args) if args.set else _own_contenders(args)
+    _check_q_dtype(own, args)
     arrays = extras.of_arrays(args.device, [contender.dtype for contender in own])
     extras.require("rich", *arrays, *(["matplotlib"] if args.plot else []))
     console = extras.console()
@@ -163,7 +165,17 @@ def _own_contenders(args: argparse.Namespace) -> list[Contender]:
         problem.require_some(rows)
         return [Contender(str(k.config), DType(k.config.dtype), k.config) for k in rows]
     dtypes = bench_cuda.DTYPES if args.device == "cuda" else problem.NUMPY_NAME
+    if args.q_dtype:
+        dtypes = (DType.E4M3,)
     return [Contender(f"{SELECTED} ({dtype.name})", dtype, None) for dtype in dtypes]
+
+
+def _check_q_dtype(own: list[Contender], args: argparse.Namespace) -> None:
+    others = {c.dtype.name for c in own if c.dtype != DType.E4M3}
+    if args.q_dtype and others:
+        raise BadInput(
+            f"--q-dtype goes with K and V of E4M3, not {', '.join(sorted(others))}: add dtype=E4M3"
+        )
 
 
 def _has_inputs(config: Config) -> bool:
@@ -221,7 +233,7 @@ def random_inputs(
         return _quantised_inputs(rng, shapes, problem.QUANT_BLOCKS[dtype])
     return [
         rng.standard_normal(shape, np.float32).astype(element)
-        for shape, element in zip(shapes, problem.numpy_dtypes(dtype))
+        for shape, element in zip(shapes, problem.numpy_dtypes(dtype, args))
     ]
 
 
@@ -262,7 +274,8 @@ def _library_call(
         raise BadInput(anyone.reason)
     if not query_support(q, k, v, config=config, **options):
         return None
-    out = np.empty_like(q, shape=(*q.shape[:-1], d_head_v))
+    of_o = _tensor.numpy_dtype(problem.o_name(q.dtype.name))
+    out = np.empty((*q.shape[:-1], d_head_v), of_o)
 
     def call() -> None:
         flash_attn_func(q, k, v, out=out, config=config, **options)
@@ -311,7 +324,7 @@ def _problem(args: argparse.Namespace) -> str:
         queries = words.count(args.seqlen_q, "query", "queries")
     return (
         f"{batch}, {queries}, heads {args.heads}/{args.heads_kv or args.heads}, d_head "
-        f"{problem.d_head_text(args)}{problem.mask_text(args)}"
+        f"{problem.d_head_text(args)}{problem.q_text(args)}{problem.mask_text(args)}"
     )
 
 

@@ -94,6 +94,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         default="BF16",
         help="type of K and V (BF16)",
     )
+    problem.add_q_dtype_option(parser, "BF16")
     parser.add_argument(
         "--page-size",
         type=problem.numbers,
@@ -116,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     extras.require("rich", "torch")
     console = extras.console()
     rows = [row for each in chunks for row in _rows(each, args)]
-    title = f"chunks, {args.dtype}, {'cold' if args.cold else 'warm'}, {name}"
+    title = f"chunks, {args.dtype}{problem.q_text(args)}, {'cold' if args.cold else 'warm'}, {name}"
     console.print(_table(rows, title))
     if args.json:
         json_file.write(args.json, title, map(_record, rows))
@@ -124,6 +125,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _parse(args: argparse.Namespace) -> list[Chunks]:
+    problem.check_q_dtype(args)
     if min(args.d_head, args.runs, *args.page_size) < 1:
         raise BadInput("d_head, page sizes and runs are at least 1")
     return [_parse_word(word, args) for word in args.chunks.split(",")]

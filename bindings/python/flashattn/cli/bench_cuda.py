@@ -63,12 +63,11 @@ def random_inputs(
     memory.require_inputs(dtype, queries, keys, args)
     torch = extras.load("torch")
     torch.manual_seed(0)
-    element, of_keys = (
-        getattr(torch, names[dtype]) for names in (problem.Q_NAME, problem.NUMPY_NAME)
-    )
+    of_q, of_keys = problem.q_name(dtype, args), problem.NUMPY_NAME[dtype]
+    drawn = getattr(torch, problem.o_name(of_q))
     shapes = problem.shapes(queries, keys, args)
-    q, k, v = (torch.randn(shape, device="cuda", dtype=element) for shape in shapes)
-    return [q, k.to(of_keys), v.to(of_keys)]
+    tensors = (torch.randn(shape, device="cuda", dtype=drawn) for shape in shapes)
+    return [x.to(getattr(torch, name)) for x, name in zip(tensors, (of_q, of_keys, of_keys))]
 
 
 def kernel_call(
@@ -81,11 +80,16 @@ def kernel_call(
         raise BadInput(anyone.reason)
     if not query_support(q, k, v, config=contender.config, **options):
         return None
-    out = q.new_full(
-        (*q.shape[:-1], v.shape[-1]), math.nan
-    )  # so that what a kernel leaves out shows
+    shape = (*q.shape[:-1], v.shape[-1])
+    out = q.new_full(shape, math.nan, dtype=type_of_o(q))  # so that what a kernel leaves out shows
     function = flash_attn_varlen_func if "cu_seqlens_q" in options else flash_attn_func
     return lambda: function(q, k, v, out=out, config=contender.config, **options)
+
+
+def type_of_o(q: Any) -> Any:
+    """The type of O of a call with this q."""
+    torch = extras.load("torch")
+    return getattr(torch, problem.o_name(str(q.dtype).removeprefix("torch.")))
 
 
 def _peer_calls(

@@ -61,6 +61,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         default="BF16",
         help="type of K and V, and of Q, which is BF16 beside E4M3 (BF16)",
     )
+    problem.add_q_dtype_option(parser, "BF16")
     parser.add_argument(
         "--page-size",
         type=_page_sizes,
@@ -147,10 +148,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _title(args: argparse.Namespace) -> str:
     queries = words.count(args.queries, "query", "queries")
-    return f"{queries}, d_head {args.d_head}, {args.dtype}"
+    return f"{queries}, d_head {args.d_head}, {args.dtype}{problem.q_text(args)}"
 
 
 def _check(args: argparse.Namespace) -> None:
+    problem.check_q_dtype(args)
     sizes = (args.queries, args.d_head, args.runs, *args.page_size)
     if min(sizes) < 1:
         raise BadInput("queries, d_head, page sizes and runs are at least 1")

@@ -98,7 +98,8 @@ def run(
         results = _measure(contenders, batch, args)
         for row in _rows(results):
             table.add_row(*row)
-        complaints += _complaints(results, contenders[0].dtype)
+        of_q = problem.q_name(contenders[0].dtype, args)
+        complaints += _complaints(results, problem.o_name(of_q))
     console.print(table)
     for complaint in complaints:
         print(f"flashattn: {complaint}", file=sys.stderr)
@@ -210,9 +211,9 @@ def _deviation(o: Any, expected: Any, lengths: list[int]) -> float:
     return float(extras.load("torch").stack(deviations).max())  # NaN, if there is one
 
 
-def _complaints(results: list[_Result], dtype: DType) -> list[str]:
+def _complaints(results: list[_Result], of_o: str) -> list[str]:
     """About results that are further from the peer's than two right ones can be."""
-    allowed = 2 * RELATIVE_ERROR[problem.Q_NAME[dtype]]
+    allowed = 2 * RELATIVE_ERROR[of_o]
     return [
         f"{r.entry.label} on {r.entry.batch.name}: O is {r.deviation:.1e} off {_FA2}'s, allowed "
         f"{allowed:.1e}"

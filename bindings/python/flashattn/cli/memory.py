@@ -35,6 +35,8 @@ def require_inputs(
 ) -> None:
     """Raises BadInput where Q, K, V and O, whose first axes are given, do not fit."""
     of_q, of_k = item_sizes(dtype)
+    if dtype == DType.E4M3 and problem.q_name(dtype, args) == "float32":
+        of_q = 4
     heads_kv = args.heads_kv or args.heads
     n_queries, n_keys = math.prod(queries), math.prod(keys)
     columns = args.d_head + problem.d_head_v(args)

@@ -12,8 +12,8 @@ from ..config import Arch, Config, DType, Kernel, Op, kernels, parse_filters
 from . import words
 
 DEFAULT_SEQLEN = [512, 1024, 2048]
-# These are types of K and V that arrays name; Q and O have the same type, but for e4m3, which they
-# never have.
+# These are types of K and V that arrays name; Q and O have the same type, but for e4m3, which O
+# never has, and Q by --q-dtype.
 NUMPY_NAME = {
     DType.FP16: "float16",
     DType.BF16: "bfloat16",
@@ -24,6 +24,9 @@ Q_NAME = {**NUMPY_NAME, DType.E4M3: "float16"}
 # These are types of K and V in quantised blocks, by their kv_dtype; Q and O are of float32 beside
 # them, as ggml has it.
 QUANT_BLOCKS = {DType.Q8_0: "q8_0", DType.Q4_0: "q4_0"}
+
+
+Q_TYPES = tuple(dtype.name for dtype in NUMPY_NAME)
 
 
 class BadInput(Exception):
@@ -256,7 +259,41 @@ def has_arrays(config: Config) -> bool:
     return config.dtype in NUMPY_NAME
 
 
-def numpy_dtypes(dtype: DType) -> list[np.dtype]:
+def add_q_dtype_option(group: Any, default: str) -> None:
+    group.add_argument(
+        "--q-dtype",
+        type=str.upper,
+        choices=Q_TYPES,
+        help=f"type of Q beside K and V of E4M3 ({default}), E4M3 with O of BF16",
+    )
+
+
+def check_q_dtype(args: argparse.Namespace) -> None:
+    if args.q_dtype and DType[args.dtype] != DType.E4M3:
+        raise BadInput(f"--q-dtype goes with --dtype E4M3, not {args.dtype}")
+
+
+def q_text(args: argparse.Namespace) -> str:
+    """What a title says of the option."""
+    given = getattr(args, "q_dtype", None)
+    return f", Q of {given}" if given else ""
+
+
+def q_name(dtype: DType, args: argparse.Namespace, beside_e4m3: str = Q_NAME[DType.E4M3]) -> str:
+    """The type of Q beside K and V of a type."""
+    if dtype != DType.E4M3:
+        return Q_NAME[dtype]
+    given = getattr(args, "q_dtype", None)
+    return NUMPY_NAME[DType[given]] if given else beside_e4m3
+
+
+def o_name(of_q: str) -> str:
+    """The type of O beside a Q of a type."""
+    return "bfloat16" if of_q == NUMPY_NAME[DType.E4M3] else of_q
+
+
+def numpy_dtypes(dtype: DType, args: argparse.Namespace | None = None) -> list[np.dtype]:
     """The types of Q, K and V."""
-    names = (Q_NAME[dtype], NUMPY_NAME[dtype], NUMPY_NAME[dtype])
+    of_q = Q_NAME[dtype] if args is None else q_name(dtype, args)
+    names = (of_q, NUMPY_NAME[dtype], NUMPY_NAME[dtype])
     return [_tensor.numpy_dtype(name) for name in names]

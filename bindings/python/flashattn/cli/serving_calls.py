@@ -95,7 +95,7 @@ def own(p: Problem, **options: Any) -> Call | None:
     if not query_support(q, p.k, p.v, **options, **lengths):
         return None
     function = flash_attn_varlen_func if lengths else flash_attn_func
-    out = q.new_empty(q.shape)
+    out = q.new_empty(q.shape, dtype=bench_cuda.type_of_o(q))
     return lambda: function(q, p.k, p.v, out=out, **options, **lengths)
 
 
@@ -136,12 +136,14 @@ class Caches:
         shape = (2, len(batch.lengths_k), capacity, heads.n_heads_kv, args.d_head)
         n_bytes = math.prod(shape) * memory.item_sizes(dtype)[1]
         memory.require(n_bytes, f"K and V of {batch.name}, with room for whole pages,", "cuda")
-        of_q = getattr(torch, "bfloat16" if dtype == DType.E4M3 else problem.Q_NAME[dtype])
+        of_q = problem.q_name(dtype, args, beside_e4m3="bfloat16")
+        drawn = getattr(torch, problem.o_name(of_q))
         self.kv = torch.empty(shape, device="cuda", dtype=getattr(torch, problem.NUMPY_NAME[dtype]))
         for b in range(shape[1]):
-            self.kv[:, b] = torch.randn(2, *shape[2:], device="cuda", dtype=of_q)
+            self.kv[:, b] = torch.randn(2, *shape[2:], device="cuda", dtype=drawn)
         tokens = sum(batch.lengths_q)
-        self.q = torch.randn(tokens, heads.n_heads, args.d_head, device="cuda", dtype=of_q)
+        q = torch.randn(tokens, heads.n_heads, args.d_head, device="cuda", dtype=drawn)
+        self.q = q.to(getattr(torch, of_q))
         self.used = torch.tensor(batch.lengths_k, dtype=torch.int32, device="cuda")
         self.scales = None
         if dtype == DType.E4M3:
