@@ -45,6 +45,14 @@ FLASH_HOST_DEVICE static inline float flash_scaled_number(float number, float fa
     return number == -INFINITY || number == 0.0f ? number : added;
 }
 
+/* Returns how many rows of the mask come before that of query i. Blocks of queries are counted
+ * within the sequence. */
+FLASH_HOST_DEVICE static inline int64_t
+flash_bias_row_number(const flash_bias_t *bias, const flash_sequence_t *s, int64_t i) {
+    return bias->kind == FLASH_MASK_BLOCKS ? (uint32_t)i / (uint32_t)bias->block.queries
+                                           : s->q_begin + i;
+}
+
 /* Returns the row of query i of a head. */
 FLASH_HOST_DEVICE static inline flash_bias_row_t flash_bias_row(const flash_params_t *p,
                                                                 const flash_sequence_t *s,
@@ -61,7 +69,7 @@ FLASH_HOST_DEVICE static inline flash_bias_row_t flash_bias_row(const flash_para
     if (bias->is_last_keys)
         row.first_key += s->len_k;
     row.at = batch_index * bias->stride_batch + head * bias->stride_head +
-             (s->q_begin + i) * bias->stride_query;
+             flash_bias_row_number(bias, s, i) * bias->stride_query;
     return row;
 }
 

@@ -189,14 +189,38 @@ static __device__ __forceinline__ int effect_of_numbers(const flash_bias_t &bias
     return effect;
 }
 
+/* ---- Blocks: few words, which every thread that asks looks at alone ---- */
+
+static __device__ __forceinline__ int effect_of_blocks(const flash_bias_t &bias,
+                                                       const mask_part_t &part, int32_t query) {
+    const uint32_t queries = (uint32_t)bias.block.queries, keys = (uint32_t)bias.block.keys;
+    const uint32_t last_query = (uint32_t)query + (uint32_t)part.n_rows - 1;
+    const int32_t n_rows = (int32_t)(last_query / queries - (uint32_t)query / queries) + 1;
+    const mask_part_t blocks = {part.at, n_rows, (int32_t)((uint32_t)part.begin / keys),
+                                (int32_t)((uint32_t)(part.end - 1) / keys) + 1};
+    mask_findings_t found = {0, 0};
+    for (int32_t word = blocks.begin / 32; word <= (blocks.end - 1) / 32; ++word) {
+        const uint32_t bits = bits_of_part(blocks, word);
+        const uint32_t *words = static_cast<const uint32_t *>(bias.mask) + blocks.at + word;
+#pragma unroll 1
+        for (int32_t row = 0; row < n_rows; ++row) {
+            const uint32_t x = words[row * bias.stride_query];
+            found.shown |= x & bits;
+            found.changed |= ~x & bits;
+        }
+    }
+    return (found.shown != 0 ? MASK_SHOWS : 0) | (found.changed != 0 ? MASK_CHANGES : 0);
+}
+
 /* ---- Any mask ---- */
 
-/* Returns what the mask does to the scores of n_rows rows from the given one on and a range of
- * keys, at most KEYS, as bits. All lanes of a warp call it together. */
+/* Returns what the mask does to the scores of n_rows rows from the given one on, that of `query`,
+ * and a range of keys, at most KEYS, as bits. All lanes of a warp call it together; with
+ * FLASH_MASK_BLOCKS each may have another range. */
 template <int KEYS>
 static __device__ __forceinline__ int mask_effect(const flash_bias_t &bias,
-                                                  const flash_bias_row_t &row, int32_t n_rows,
-                                                  const flash_range_t &keys) {
+                                                  const flash_bias_row_t &row, int32_t query,
+                                                  int32_t n_rows, const flash_range_t &keys) {
     DTYPES_KNOWN(7); /* numbers are of no other type */
     const int64_t begin = (int64_t)keys.begin - row.first_key, end = begin + keys.end - keys.begin;
     const mask_part_t part = {row.at, bias.stride_query == 0 ? 1 : n_rows,
@@ -205,6 +229,8 @@ static __device__ __forceinline__ int mask_effect(const flash_bias_t &bias,
     if (bias.mask == NULL || part.begin >= part.end)
         return MASK_SHOWS;
     const int beside = begin < part.begin || end > part.end ? MASK_SHOWS : 0;
+    if (bias.kind == FLASH_MASK_BLOCKS)
+        return beside | effect_of_blocks(bias, part, query);
     if (bias.kind == FLASH_MASK_BITS)
         return beside | effect_of_bits(bias, part);
     if (bias.dtype == FLASH_DTYPE_FP16)

@@ -5,7 +5,7 @@
 #ifndef FLASH_KERNELS_CPU_MASK_BLOCKS_H
 #define FLASH_KERNELS_CPU_MASK_BLOCKS_H
 
-#include "cpu/bias_row.h"
+#include "common/bias.h"
 #include "cpu/cpu_kernel.h"
 #include "cpu/mask_elements.h"
 
@@ -17,7 +17,7 @@ static inline bool cpu_mask_shows_to_head(const flash_params_t *p, const cpu_tas
                                           flash_range_t keys, int64_t head) {
     const flash_sequence_t *s = &task->sequence;
     for (int64_t query = 0; query < s->len_q; query += p->bias.block.queries) {
-        const flash_bias_row_t row = cpu_bias_row(p, s, task->batch_index, head, query);
+        const flash_bias_row_t row = flash_bias_row(p, s, task->batch_index, head, query);
         if (cpu_mask_shows(&p->bias, &row, keys))
             return true;
     }

@@ -5,9 +5,9 @@
 #ifndef FLASH_KERNELS_CPU_REFERENCE_H
 #define FLASH_KERNELS_CPU_REFERENCE_H
 
+#include "common/bias.h"
 #include "common/dropout.h"
 #include "common/scale.h"
-#include "cpu/bias_row.h"
 #include "cpu/holes.h"
 #include "cpu/mask_elements.h"
 #include "cpu/rows.h"
@@ -152,7 +152,7 @@ static inline reference_row_t reference_start(const flash_params_t *p, const cpu
     float *q = (float *)(total + d_v);
     const cpu_row_t r = cpu_row(p, task, row_index);
     const flash_bias_row_t bias =
-        cpu_bias_row(p, &task->sequence, task->batch_index, r.head, r.query);
+        flash_bias_row(p, &task->sequence, task->batch_index, r.head, r.query);
     reference_load_q(p, task, row_index, d, q);
     memset(q + d, 0, (size_t)d_v * sizeof *q);
     memset(total, 0, (size_t)d_v * sizeof *total);

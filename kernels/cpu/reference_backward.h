@@ -5,9 +5,9 @@
 #ifndef FLASH_KERNELS_CPU_REFERENCE_BACKWARD_H
 #define FLASH_KERNELS_CPU_REFERENCE_BACKWARD_H
 
+#include "common/bias.h"
 #include "common/dropout.h"
 #include "cpu/backward_kernel.h"
-#include "cpu/bias_row.h"
 #include "cpu/gradient_rows.h"
 #include "cpu/mask_elements.h"
 
@@ -40,7 +40,7 @@ static inline reference_query_t reference_query(const flash_params_t *p, const f
     const flash_sequence_t *s = &task->sequence;
     const int64_t at = flash_row_index(p, g, s, task->batch_index, r.head, r.query);
     const reference_query_t query = {
-        .bias = cpu_bias_row(p, s, task->batch_index, r.head, r.query),
+        .bias = flash_bias_row(p, s, task->batch_index, r.head, r.query),
         .dropout = flash_dropout_head(&p->dropout, p->n_heads, task->batch_index, r.head),
         .query = r.query,
         .keys = cpu_row_keys(p, task, r),

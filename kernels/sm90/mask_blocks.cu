@@ -1,7 +1,8 @@
 /*
  * This kernel finds out what a mask does to each block of keys of each tile, so that an SM90 kernel
  * behind it can leave out what is hidden, and the mask where it changes nothing. A warp looks at a
- * block of keys. Blocks that no row of the tile sees, whatever the mask is, are never asked for.
+ * block of keys, or a lane does (mask_blocks_kernel.h). Blocks that no row of the tile sees,
+ * whatever the mask is, are never asked for.
  */
 #include "common/mask_effect.cuh"
 #include "sm90/mask_blocks_kernel.h"
@@ -16,12 +17,13 @@ typedef struct mask_block {
     int32_t block;
 } mask_block_t;
 
-static __device__ __forceinline__ mask_block_t find_block(const flash_mask_blocks_t &m) {
-    const uint32_t per_tile = sm90_mask_blocks_per_tile(&m);
+static __device__ __forceinline__ mask_block_t find_block(const flash_bias_t &bias) {
+    const flash_mask_blocks_t &m = bias.blocks;
+    const uint32_t per_tile = sm90_mask_blocks_per_tile(&bias),
+                   lanes = sm90_mask_blocks_lanes(&bias);
     const uint32_t tile = blockIdx.x / per_tile, head = tile / m.tiles;
     mask_block_t found;
-    found.block =
-        (int32_t)(blockIdx.x % per_tile * SM90_MASK_BLOCKS_WARPS + threadIdx.x / warp_lanes);
+    found.block = (int32_t)((blockIdx.x % per_tile * blockDim.x + threadIdx.x) / lanes);
     found.tile = (int32_t)(tile % m.tiles);
     found.head = (int32_t)(head % m.heads);
     found.entry = (int32_t)(head / m.heads);
@@ -37,19 +39,19 @@ static __device__ __forceinline__ flash_range_t keys_of_rows(const flash_params_
 }
 
 static __device__ __forceinline__ int effect_on(const flash_bias_t &bias,
-                                                const flash_bias_row_t &row, int32_t rows,
-                                                const flash_range_t &keys) {
+                                                const flash_bias_row_t &row, int32_t query,
+                                                int32_t rows, const flash_range_t &keys) {
     constexpr int few = SM90_MASK_BLOCKS_MOST_KEYS / 2;
     return keys.end - keys.begin <= few
-               ? mask_effect<few>(bias, row, rows, keys)
-               : mask_effect<SM90_MASK_BLOCKS_MOST_KEYS>(bias, row, rows, keys);
+               ? mask_effect<few>(bias, row, query, rows, keys)
+               : mask_effect<SM90_MASK_BLOCKS_MOST_KEYS>(bias, row, query, rows, keys);
 }
 
 extern "C" __global__ void __launch_bounds__(SM90_MASK_BLOCKS_WARPS *warp_lanes)
     flash_sm90_mask_blocks(const __grid_constant__ sm90_mask_blocks_params_t params) {
     const flash_params_t &p = params.problem;
     const flash_mask_blocks_t &m = p.bias.blocks;
-    const mask_block_t at = find_block(m);
+    const mask_block_t at = find_block(p.bias);
     const flash_sequence_t s = flash_sequence(&p, at.entry);
     const int32_t first_row = at.tile * params.B_r, rows = min(params.B_r, s.len_q - first_row);
     if (rows <= 0 || at.block >= m.blocks)
@@ -60,8 +62,8 @@ extern "C" __global__ void __launch_bounds__(SM90_MASK_BLOCKS_WARPS *warp_lanes)
     if (keys.begin >= seen.end || keys.end <= seen.begin)
         return;
     const flash_bias_row_t row = flash_bias_row(&p, &s, at.entry, at.head, first_row);
-    const int effect = effect_on(p.bias, row, rows, keys);
-    if (threadIdx.x % warp_lanes == 0)
+    const int effect = effect_on(p.bias, row, first_row, rows, keys);
+    if (threadIdx.x % sm90_mask_blocks_lanes(&p.bias) == 0)
         m.effects[flash_mask_blocks_at(&m, at.entry, at.head, at.tile) + at.block] =
             (uint8_t)effect;
 }

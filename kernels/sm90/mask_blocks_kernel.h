@@ -16,13 +16,21 @@ typedef struct sm90_mask_blocks_params {
     int32_t B_c; /* at most SM90_MASK_BLOCKS_MOST_KEYS */
 } sm90_mask_blocks_params_t;
 
-/* Counts the thread blocks that look at the blocks of keys of a tile, one for each warp. */
-FLASH_HOST_DEVICE static inline int32_t sm90_mask_blocks_per_tile(const flash_mask_blocks_t *m) {
-    return (m->blocks + SM90_MASK_BLOCKS_WARPS - 1) / SM90_MASK_BLOCKS_WARPS;
+/* Counts the lanes that look at a block of keys together: a warp; with FLASH_MASK_BLOCKS, which has
+ * a few words for it, one. */
+FLASH_HOST_DEVICE static inline int32_t sm90_mask_blocks_lanes(const flash_bias_t *bias) {
+    return bias->kind == FLASH_MASK_BLOCKS ? 1 : 32;
 }
 
-FLASH_HOST_DEVICE static inline int64_t sm90_mask_blocks_grid(const flash_mask_blocks_t *m) {
-    return (int64_t)m->entries * m->heads * m->tiles * sm90_mask_blocks_per_tile(m);
+/* Counts the thread blocks that look at the blocks of keys of a tile. */
+FLASH_HOST_DEVICE static inline int32_t sm90_mask_blocks_per_tile(const flash_bias_t *bias) {
+    const int32_t at_once = SM90_MASK_BLOCKS_WARPS * 32 / sm90_mask_blocks_lanes(bias);
+    return (bias->blocks.blocks + at_once - 1) / at_once;
+}
+
+FLASH_HOST_DEVICE static inline int64_t sm90_mask_blocks_grid(const flash_bias_t *bias) {
+    const flash_mask_blocks_t *m = &bias->blocks;
+    return (int64_t)m->entries * m->heads * m->tiles * sm90_mask_blocks_per_tile(bias);
 }
 
 #ifndef __CUDACC__

@@ -35,8 +35,7 @@ static const char *kind_name(int32_t kind) {
                                      : "FLASH_MASK_BLOCKS";
 }
 
-/* No kernel of a CUDA family reads a mask of blocks yet. */
-static flash_status_t check_blocks(const flash_forward_args_t *a, const flash_mask_t *m) {
+static flash_status_t check_blocks(const flash_mask_t *m) {
     if (m->kind != FLASH_MASK_BLOCKS) {
         FLASH_REQUIRE(m->block_q == 0 && m->block_k == 0, FLASH_ERROR_INVALID_ARGUMENT,
                       "mask.block_q is %" PRId64 " and mask.block_k %" PRId64
@@ -45,12 +44,7 @@ static flash_status_t check_blocks(const flash_forward_args_t *a, const flash_ma
         return FLASH_SUCCESS;
     }
     FLASH_TRY(argument_check_count("mask.block_q", m->block_q));
-    FLASH_TRY(argument_check_count("mask.block_k", m->block_k));
-    FLASH_REQUIRE(a->device == FLASH_DEVICE_CPU, FLASH_ERROR_UNSUPPORTED,
-                  "mask.kind is FLASH_MASK_BLOCKS, and device is 0x%x: only kernels of the CPU "
-                  "read masks of blocks",
-                  (unsigned)a->device);
-    return FLASH_SUCCESS;
+    return argument_check_count("mask.block_k", m->block_k);
 }
 
 static flash_status_t check_kind(const flash_mask_t *m) {
@@ -136,7 +130,7 @@ static flash_status_t read_mask(const flash_forward_args_t *a, flash_bias_t *bia
     if (m.dtype == 0 && m.kind == FLASH_MASK_ADD)
         m.dtype = a->dtype;
     FLASH_TRY(check_kind(&m));
-    FLASH_TRY(check_blocks(a, &m));
+    FLASH_TRY(check_blocks(&m));
     FLASH_TRY(check_columns(&m));
     FLASH_TRY(check_strides(a, &m));
     set_mask(a, &m, bias);

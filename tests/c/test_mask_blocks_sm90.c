@@ -29,7 +29,11 @@ static void check_blocks(const flash_params_t *p, int32_t entries, int32_t heads
     assert_int_equal(m.blocks, 8);
     assert_null(m.effects);
     assert_int_equal(mask_blocks_sm90_workspace(&biased, p), entries * heads * 3 * 8);
-    assert_int_equal(sm90_mask_blocks_grid(&m), entries * heads * 3 * 2);
+    flash_bias_t bias = p->bias;
+    bias.blocks = m;
+    assert_int_equal(sm90_mask_blocks_grid(&bias), entries * heads * 3 * 2);
+    bias.kind = FLASH_MASK_BLOCKS;
+    assert_int_equal(sm90_mask_blocks_grid(&bias), entries * heads * 3);
 }
 
 TEST(what_is_repeated_is_looked_at_once) {

@@ -154,6 +154,10 @@ def device_options(p: AttentionProblem) -> dict[str, object]:
     for name in (*scales, "sinks", "alibi_slopes", "attn_mask", "mask_bits"):
         if isinstance(options.get(name), np.ndarray):
             options[name] = on_device(options[name])
+    mask = options.get("attn_mask")
+    if isinstance(mask, flashattn.BlockMask):
+        blocks = on_device(np.ascontiguousarray(mask.blocks))
+        options["attn_mask"] = flashattn.BlockMask(blocks, mask.block_q, mask.block_k)
     return options
 
 

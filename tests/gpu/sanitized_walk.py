@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 import flashattn  # noqa: E402
 import torch  # noqa: E402
 from bias_cases import BiasCase  # noqa: E402
+from block_cases import BlockCase  # noqa: E402
 from flashattn import Arch, DType, Feature, Op  # noqa: E402
 from flashattn.cli.problem import chosen_kernels, is_cuda  # noqa: E402
 from gpu_problems import (  # noqa: E402
@@ -54,6 +55,11 @@ SIZES_OF_FAMILY = {
     Arch.SM90_WIDE: (*SIZES, *CHUNK_SIZES),
 }
 MORE_KEYS = 600  # of calls with masks: enough that kernels leave out blocks which these hide
+MASKS = (
+    BiasCase(slopes=1, kind="bits", hidden_blocks=0.5),
+    BiasCase(slopes=1, kind="float16", hidden_blocks=0.5),
+    BlockCase(block_q=50, block_k=72),
+)
 DECODE_LENGTHS = {"seqused_k": (0, 1, 63, 64, 65, 800, 300)}
 RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
 
@@ -86,8 +92,7 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
             yield AttentionProblem(*sizes, **row, softcap=5.0)
         if config.features & Feature.BIAS and sizes[2] > 0:
             batch, seqlen_q, seqlen_k, *heads = sizes
-            for kind in ("bits", "float16"):
-                bias = BiasCase(slopes=1, kind=kind, hidden_blocks=0.5)
+            for bias in MASKS:
                 more_keys = (batch, seqlen_q, seqlen_k + MORE_KEYS, *heads)
                 yield AttentionProblem(*more_keys, **row, bias=bias)
     if is_decode:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import flashattn
 import pytest
 from bias_cases import BiasCase
+from block_cases import BlockCase
 from device_memory import LAYOUTS
 from flashattn import DType
 from gradient_problems import GradientProblem
@@ -40,6 +41,7 @@ PROBLEMS = {
     "alibi": AttentionProblem(1, 150, 170, 4, 2, 64, causal=True, bias=BiasCase(slopes=1)),
     "mask_of_numbers": AttentionProblem(2, 90, 150, 4, 2, 64, bias=BiasCase(kind="float32")),
     "mask_of_bits": AttentionProblem(1, 90, 150, 2, 1, 64, bias=BiasCase(kind="bits")),
+    "mask_of_blocks": AttentionProblem(2, 90, 150, 4, 2, 64, bias=BlockCase(20, 33, repeats="b")),
     "mask_softcap": AttentionProblem(
         1, 90, 150, 4, 2, 64, causal=True, softcap=5.0, bias=BiasCase(kind="float16", slopes=2)
     ),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import flashattn
 import numpy as np
 import pytest
+from block_cases import BlockCase
 from direct import BATCH, N_HEADS, SEQLEN_K, SEQLEN_Q, ForwardCall, assert_refused
 from flashattn import _abi
 from flashattn._library import last_error
@@ -18,53 +19,6 @@ from paging import PagedProblem, run_paged
 from pairwise import Row, pairwise
 from problems import AttentionProblem, check, configs_for, make_inputs, rounds_p, run
 from strategies import attention_problems, random_problems
-
-
-@dataclass(frozen=True)
-class BlockCase:
-    """A random mask of blocks: what BiasCase is of the other masks. Axes that `repeats` names, of
-    "bhq", have one element. from_end: it covers the last n_keys keys."""
-
-    block_q: int = 64
-    block_k: int = 64
-    shown: float = 0.4  # share of blocks
-    repeats: str = ""
-    n_keys: int | None = None
-    from_end: bool = False
-    more_rows: int = 0  # than the longest sequence needs
-    seed: int = 0
-
-    def _blocks(self, p: AttentionProblem) -> np.ndarray:
-        n_keys = p.seqlen_k if self.n_keys is None else self.n_keys
-        of_queries = -(-p.seqlen_q // self.block_q) + self.more_rows
-        rows = zip("bhq", (p.batch, p.n_heads, of_queries))
-        shape = [1 if axis in self.repeats else n for axis, n in rows]
-        drawn = np.random.default_rng([self.seed, 13]).random((*shape, -(-n_keys // self.block_k)))
-        return drawn < self.shown
-
-    def options(self, p: AttentionProblem) -> dict[str, object]:
-        """Returns keywords of the oracle: a mask with an element for each query and key."""
-        n_keys = p.seqlen_k if self.n_keys is None else self.n_keys
-        blocks = self._blocks(p)
-        shape = (p.batch, p.n_heads, blocks.shape[2])
-        wide = np.broadcast_to(blocks, (*shape, blocks.shape[3])).repeat(self.block_k, axis=3)
-        wide = wide[..., :n_keys]
-
-        def rows(b: int, n: int) -> np.ndarray:  # [n_heads, n, n_keys]
-            at = np.arange(n) // self.block_q if "q" not in self.repeats else np.zeros(n, int)
-            return wide[b][:, at]
-
-        if p.cu_seqlens_q is None:
-            mask = np.stack([rows(b, p.seqlen_q) for b in range(p.batch)]) if p.batch else wide
-        else:
-            lengths = np.diff(p.cu_seqlens_q)
-            parts = [rows(b, n) for b, n in enumerate(lengths)]
-            mask = np.concatenate([np.zeros((p.n_heads, 0, n_keys), bool), *parts], axis=1)
-        return {"attn_mask": mask, "mask_keys": n_keys if self.from_end else None}
-
-    def call_options(self, p: AttentionProblem) -> dict[str, object]:
-        return {"attn_mask": flashattn.BlockMask(self._blocks(p), self.block_q, self.block_k)}
-
 
 # One for each way that a task reads its keys.
 PROBLEMS = {
@@ -206,6 +160,25 @@ def test_all_hidden_rows_see_nothing() -> None:
             assert not o.any() and (lse == -np.inf).all()
 
 
+@pytest.mark.parametrize("dtype", [np.uint32, np.int32])
+def test_blocks_may_be_words(dtype: type) -> None:
+    p = replace(PROBLEMS["packed fp32"], bias=BlockCase(64, 20))
+    blocks = p.bias.call_options(p)["attn_mask"].blocks
+    assert blocks.shape[-1] == 45
+    padded = np.concatenate([blocks, np.zeros((*blocks.shape[:-1], 19), bool)], axis=-1)
+    words = np.packbits(padded, axis=-1, bitorder="little").view(dtype)
+    inputs = make_inputs(p)
+    mask = flashattn.BlockMask(words, 64, 20)
+    found = flashattn.flash_attn_func(*inputs, attn_mask=mask, softcap=p.softcap)
+    assert found.tobytes() == run(p, inputs)[0].tobytes()
+    for wrong in (words[..., :1], words[..., [0, 0, 1]]):
+        with pytest.raises(ValueError, match="900 keys 45 of 20, in 2 words"):
+            flashattn.flash_attn_func(*inputs, attn_mask=flashattn.BlockMask(wrong, 64, 20))
+    with pytest.raises(ValueError, match="blocks has a stride of 2 words, not 1"):
+        apart = np.zeros((*words.shape[:-1], 4), dtype)[..., ::2]
+        flashattn.flash_attn_func(*inputs, attn_mask=flashattn.BlockMask(apart, 64, 20))
+
+
 def test_torch_arrays_have_it_too() -> None:
     torch = pytest.importorskip("torch")
     p = replace(PROBLEMS["packed fp32"], bias=BlockCase())
@@ -289,20 +262,12 @@ def test_a_sound_call_of_the_c_api_is_served() -> None:
     assert (call.o.take() == expected).all()
 
 
-def test_cuda_devices_refuse_blocks_by_name() -> None:
-    call = BlocksCall()
-    call.args.device = _abi.FLASH_DEVICE_CUDA
-    words = ["mask.kind is FLASH_MASK_BLOCKS, and device is 0x10000: only kernels of the CPU"]
-    assert_refused(call.run(), _abi.FLASH_ERROR_UNSUPPORTED, words)
-    call.assert_untouched()
-
-
 @pytest.mark.parametrize(
     "blocks, words",
     [
         (np.ones((3, 2), bool), r"blocks has shape \(3, 2\): 70 queries are 2 blocks of 64, and"),
         (np.ones((1, 2), bool), r"and 150 keys 3 of 64"),
-        (np.ones((2, 3), np.float32), "blocks is float32: not one of bool"),
+        (np.ones((2, 3), np.float32), "blocks is float32: not one of bool, uint32, int32"),
         (np.ones((5, 2, 3), bool), r"blocks has shape \(5, 2, 3\)"),
         (np.ones(3, bool), "not 2 to 4 axes"),
     ],

@@ -151,10 +151,18 @@ class Mask:
             raise ValueError("mask_head_scale is given, and attn_mask has blocks of bits")
         self.view = _tensor.view(mask.blocks, "attn_mask.blocks", stream)
         n_keys = self._keys if self._keys is not None else self._sizes.keys
-        n_keys = self.view.shape[-1] * mask.block_k if n_keys is None else n_keys
-        self._check_blocks(mask, n_keys)
+        self._check_type("attn_mask.blocks", "bool", *_WORDS)
+        in_column = 1 if self.view.dtype == "bool" else _WORD_BITS
         shape = self.view.shape
-        self.view = _tensor.view(_packed(mask.blocks, shape[-1]), "attn_mask.blocks", stream)
+        if n_keys is None and shape:
+            n_keys = shape[-1] * in_column * mask.block_k
+        self._check_blocks(mask, n_keys, in_column)
+        if in_column == 1:
+            self.view = _tensor.view(_packed(mask.blocks, shape[-1]), "attn_mask.blocks", stream)
+        elif shape[-1] > 1 and self.view.strides[-1] != 1:
+            raise ValueError(
+                f"attn_mask.blocks has a stride of {self.view.strides[-1]} words, not 1"
+            )
         missing = (0,) * (4 - len(shape))
         steps = [0 if n == 1 else step for n, step in zip(shape[:-1], self.view.strides)]
         strides = (*missing, *steps)
@@ -171,19 +179,20 @@ class Mask:
         )
         self.arrays = {"attn_mask": self.view}
 
-    def _check_blocks(self, mask: BlockMask, n_keys: int) -> None:
-        """Raises ValueError unless the view is of bool and has the blocks of the call's queries,
-        or more, and those of n_keys keys."""
+    def _check_blocks(self, mask: BlockMask, n_keys: int, in_column: int) -> None:
+        """Raises ValueError unless the view has the blocks of the call's queries, or more, and
+        those of n_keys keys, so many in a column."""
         shape, sizes = self.view.shape, self._sizes
-        self._check_type("attn_mask.blocks", "bool")
         if not 2 <= len(shape) <= 4:
             raise ValueError(f"attn_mask.blocks has shape {shape}: not 2 to 4 axes")
         of_queries, of_keys = -(-sizes.longest // mask.block_q), -(-n_keys // mask.block_k)
         rows = (sizes.batch, sizes.n_heads, max(of_queries, shape[-2]))[4 - len(shape) :]
-        if any(n not in (1, most) for n, most in zip(shape, rows)) or shape[-1] != of_keys:
+        columns = -(-of_keys // in_column)
+        if any(n not in (1, most) for n, most in zip(shape, rows)) or shape[-1] != columns:
+            words = "" if in_column == 1 else f", in {columns} words"
             raise ValueError(
                 f"attn_mask.blocks has shape {shape}: {sizes.longest} queries are {of_queries} "
-                f"blocks of {mask.block_q}, and {n_keys} keys {of_keys} of {mask.block_k}"
+                f"blocks of {mask.block_q}, and {n_keys} keys {of_keys} of {mask.block_k}{words}"
             )
 
     def _set_factors(self, head_scale: Any, stream: int) -> None:

@@ -9,11 +9,12 @@ from . import _numbers
 
 class BlockMask:
     """Says for each block of queries and block of keys whether the ones see the others: an
-    attn_mask of the functions for all arrays, on the CPU.
+    attn_mask of the functions for all arrays.
 
     blocks    bool [..., blocks of queries, blocks of keys], which broadcasts to [batch, n_heads,
               ceil(longest / block_q), ceil(keys / block_k)], of numpy or torch: True where queries
-              see keys. Each call packs it into bits
+              see keys. Each call packs it into bits. Or int32 or uint32 with the bits themselves:
+              words of 32 blocks of keys, the first in the lowest bit, which no call copies
     block_q   queries of a block, counted within each sequence, in ragged batches too
     block_k   keys of a block
 

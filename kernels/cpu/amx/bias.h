@@ -5,9 +5,9 @@
 #ifndef FLASH_KERNELS_CPU_AMX_BIAS_H
 #define FLASH_KERNELS_CPU_AMX_BIAS_H
 
+#include "common/bias.h"
 #include "cpu/amx/scratch.h"
 #include "cpu/amx/softmax.h"
-#include "cpu/bias_row.h"
 #include "cpu/mask_elements.h"
 #include "cpu/rows.h"
 
@@ -19,7 +19,7 @@ static inline void find_bias_rows(const flash_params_t *p, const cpu_task_t *tas
                                   flash_bias_row_t *rows) {
     cpu_row_t r = cpu_row(p, task, 0);
     for (int64_t row = 0; row < n; row++, r = cpu_next_row(p, task, r))
-        rows[row] = cpu_bias_row(p, &task->sequence, task->batch_index, r.head, r.query);
+        rows[row] = flash_bias_row(p, &task->sequence, task->batch_index, r.head, r.query);
 }
 
 /* ---- What joins 16 scores of a row ---- */

@@ -6,7 +6,6 @@
 #define FLASH_KERNELS_CPU_TILED_BIAS_H
 
 #include "common/bias.h"
-#include "cpu/bias_row.h"
 #include "cpu/holes.h"
 #include "cpu/mask_elements.h"
 #include "cpu/rows.h"
@@ -28,7 +27,7 @@ static inline flash_bias_row_t bias_row_of(const tile_scratch_t *t, const flash_
                                            const cpu_task_t *task, int64_t row) {
     cpu_row_t r = cpu_row(p, task, row % t->head_rows);
     r.head += row / t->head_rows * p->group;
-    return cpu_bias_row(p, &task->sequence, task->batch_index, r.head, r.query);
+    return flash_bias_row(p, &task->sequence, task->batch_index, r.head, r.query);
 }
 
 static inline void add_alibi(const key_scores_t *scores, const flash_bias_row_t *row) {

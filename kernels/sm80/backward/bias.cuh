@@ -5,6 +5,7 @@
 #define FLASH_KERNELS_SM80_BACKWARD_BIAS_CUH
 
 #include "common/bias.cuh"
+#include "common/block_bits.cuh"
 #include "sm80/backward/products.cuh"
 #include "sm80/backward/tile.cuh"
 
@@ -19,10 +20,21 @@ static __device__ __forceinline__ flash_bias_row_t find_bias_row(const flash_par
                           min(query, tile.sequence.len_q - 1));
 }
 
+/* Returns what joins the scaled score of a key, by a mask of any kind. */
+static __device__ __forceinline__ float bias_of_any(const flash_bias_t &bias,
+                                                    const flash_bias_row_t &row, int32_t key) {
+    if (bias.kind != FLASH_MASK_BLOCKS || !flash_bias_covers(&bias, &row, key))
+        return bias_of_key<true>(bias, row, key);
+    const uint32_t column = (uint32_t)(key - row.first_key);
+    return shows_block(bias, row.at, column / (uint32_t)bias.block.keys)
+               ? flash_bias_alibi(&row, key)
+               : -INFINITY;
+}
+
 static __device__ __forceinline__ void add_bias_of(float &score, const flash_params_t &p,
                                                    const flash_bias_row_t &row, int32_t key,
                                                    float log2_unit) {
-    score = add_bias(score, log2_unit, bias_of_key<true>(p.bias, row, key));
+    score = add_bias(score, log2_unit, bias_of_any(p.bias, row, key));
 }
 
 /* Adds the bias; scores are in the exponent of 2 then. */

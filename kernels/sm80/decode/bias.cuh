@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_SM80_DECODE_BIAS_CUH
 
 #include "common/bias.cuh"
+#include "common/block_bits.cuh"
 #include "common/decode/rows.cuh"
 #include "common/page_holes.cuh"
 #include "sm80/decode/products.cuh"
@@ -49,6 +50,31 @@ static __device__ __forceinline__ void add_biases_of(score_tile<C> &s, const fla
                     bias_of_key<HAS_FACTORS>(bias, rows.of[n][i % 2], first + m * 16 + i / 2 * 8));
 }
 
+/* Hides the keys that blocks hide, and adds ALiBi. */
+template <flash_config_t C>
+static __device__ __forceinline__ void add_blocks(score_tile<C> &s, const flash_bias_t &bias,
+                                                  const row_biases<C> &rows, int32_t step_key,
+                                                  float log2_unit) {
+    static_assert(C.B_c <= 32, "a step's keys are among 32");
+    const int32_t first = threadIdx.x % DECODE_WARP_THREADS / 4;
+#pragma unroll
+    for (int n = 0; n < row_groups<C>; ++n)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const flash_bias_row_t &row = rows.of[n][j];
+            const uint32_t shown = shown_by_blocks(bias, row.at, step_key - row.first_key) >> first;
+#pragma unroll
+            for (int m = 0; m < key_tiles<C>; ++m)
+#pragma unroll
+                for (int i = j; i < 4; i += 2) {
+                    const int key = m * 16 + i / 2 * 8;
+                    const float added = flash_bias_alibi(&row, step_key + first + key);
+                    s.of[n][m][i] =
+                        add_bias(s.of[n][m][i], log2_unit, shown >> key & 1 ? added : -INFINITY);
+                }
+        }
+}
+
 /* Adds the bias of the keys from step_key on; scores are in the exponent of 2 then. */
 template <flash_config_t C>
 static __device__ __forceinline__ void add_biases(score_tile<C> &s, const flash_bias_t &bias,
@@ -57,7 +83,9 @@ static __device__ __forceinline__ void add_biases(score_tile<C> &s, const flash_
     if constexpr (has_bias<C>) {
         if (!flash_has_bias(&bias))
             return;
-        if (bias.head_scale == NULL)
+        if (bias.mask != NULL && bias.kind == FLASH_MASK_BLOCKS)
+            add_blocks<C>(s, bias, rows, step_key, log2_unit);
+        else if (bias.head_scale == NULL)
             add_biases_of<C, false>(s, bias, rows, step_key, log2_unit);
         else
             add_biases_of<C, true>(s, bias, rows, step_key, log2_unit);

@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_SM80_FORWARD_BIAS_CUH
 
 #include "common/bias.cuh"
+#include "common/block_bits.cuh"
 #include "common/page_holes.cuh"
 #include "sm80/forward/products.cuh"
 #include "sm80/forward/rows.cuh"
@@ -67,6 +68,29 @@ static __device__ __forceinline__ void hide_by_bits(score_tile<C> &s, const flas
                       });
 }
 
+template <flash_config_t C>
+static __device__ __forceinline__ void hide_by_blocks(score_tile<C> &s,
+                                                      const flash_params_t &params,
+                                                      const query_tile_t &tile, int32_t block) {
+    constexpr int tiles_at_once = 32 / 8;
+#pragma unroll
+    for (int m = 0; m < m_tiles<C>; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const flash_bias_row_t row = find_bias_row<C>(params, tile, tile_row<C>(m, half));
+#pragma unroll
+            for (int first = 0; first < key_tiles<C>; first += tiles_at_once) {
+                const int32_t key = block * C.B_c + first * 8;
+                const uint32_t shown =
+                    shown_by_blocks(params.bias, row.at, key - row.first_key) >> tile_column();
+#pragma unroll
+                for (int i = 0; i < tiles_at_once * 2; ++i)
+                    if (first + i / 2 < key_tiles<C> && !(shown >> (i / 2 * 8 + i % 2) & 1))
+                        s.s[m][first + i / 2][2 * half + i % 2] = -INFINITY;
+            }
+        }
+}
+
 /* Returns a score with a number of the mask; -infinity hides the key, whatever its score is. */
 template <int DTYPE, bool HAS_FACTORS>
 static __device__ __forceinline__ float with_number(float score, float number, float factor) {
@@ -113,6 +137,8 @@ static __device__ __forceinline__ void add_mask(score_tile<C> &s, const flash_pa
                                                 const query_tile_t &tile, int32_t block) {
     if (params.bias.kind == FLASH_MASK_BITS)
         hide_by_bits<C>(s, params, tile, block);
+    else if (params.bias.kind == FLASH_MASK_BLOCKS)
+        hide_by_blocks<C>(s, params, tile, block);
     else if (params.bias.head_scale == NULL)
         add_numbers_of_type<C, false>(s, params, tile, block);
     else

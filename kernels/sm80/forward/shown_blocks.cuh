@@ -37,7 +37,7 @@ static __device__ __noinline__ void look_at_group(const flash_params_t &params, 
          block -= C.n_warps) {
         const int32_t key = block * C.B_c;
         const flash_range_t keys = {key, key + min(C.B_c, tile.sequence.len_k - key)};
-        const int effect = mask_effect<C.B_c>(params.bias, row, tile.rows, keys);
+        const int effect = mask_effect<C.B_c>(params.bias, row, tile.row_begin, tile.rows, keys);
         if (threadIdx.x % SM80_WARP_THREADS == 0)
             block_effect(block) = (uint8_t)effect;
     }

@@ -11,6 +11,7 @@
 #include "sm90/softmax/alibi.cuh"
 #include "sm90/softmax/mask_bits.cuh"
 #include "sm90/softmax/mask_numbers.cuh"
+#include "sm90/softmax/mask_of_blocks.cuh"
 #include "sm90/softmax/softmax.cuh"
 
 /* Adds the bias; scores have the unit after it then. row_of(half): the bias's row of each of the
@@ -32,6 +33,8 @@ static __device__ __forceinline__ void add_bias(score_tile<C> &s, const flash_bi
     }
     if (has_numbers)
         add_numbers<C>(s, bias, keys, scale, row_of);
+    else if (has_mask && bias.kind == FLASH_MASK_BLOCKS)
+        hide_by_blocks<C>(s, bias, keys, row_of);
     else if (has_mask)
         hide_by_bits<C>(s, bias, keys, row_of);
 }

@@ -67,7 +67,7 @@ static flash_status_t enqueue_mask_blocks(const flash_config_t *config, void *wo
     params->bias.blocks.effects = workspace;
     const sm90_mask_blocks_params_t own = {
         .problem = *params, .B_r = config->B_r, .B_c = config->B_c};
-    const cuda_grid_t grid = {.blocks = sm90_mask_blocks_grid(&found),
+    const cuda_grid_t grid = {.blocks = sm90_mask_blocks_grid(&params->bias),
                               .threads = SM90_MASK_BLOCKS_WARPS * 32};
     return launch_grid(mask_blocks_symbol(), &grid, &own, stream);
 }

@@ -1,0 +1,68 @@
+"""Prints the time of calls with masks of blocks beside the share of blocks that is seen.
+
+    FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
+        python benchmarks/gpu/mask_blocks_cost.py [--family SM80] [--block 128] [--runs 15]
+
+Every head has random blocks of its own. A mask of blocks is timed in turns with the same mask as
+bits of single keys, for one head, and with a call without a mask by the row that the library
+selects, launch by launch. "x share" is the time over that without a mask times the share.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import torch
+from flashattn import BlockMask, flash_attn_func
+from flashattn.cli import bench_cuda
+from hidden_blocks_cost import Arch, biased_row, packed
+
+SEQLEN, HEADS, D_HEAD = 16384, 16, 128
+SHARES = (1.0, 0.5, 0.25, 0.1)
+
+
+def random_blocks(share: float, block: int) -> torch.Tensor:
+    """Returns [HEADS, blocks of queries, blocks of keys], each row with the same number of blocks,
+    that on the diagonal among them."""
+    n = SEQLEN // block
+    drawn = torch.rand(HEADS, n, n, device="cuda")
+    drawn.diagonal(dim1=1, dim2=2).fill_(2)
+    least = drawn.topk(max(1, round(share * n)), dim=-1).values[..., -1:]
+    return drawn >= least
+
+
+def masks(shown: torch.Tensor, block: int) -> list[dict[str, Any]]:
+    dense = shown[:1].repeat_interleave(block, 1).repeat_interleave(block, 2)[None]
+    words = BlockMask(packed(shown), block, block)
+    one_head = BlockMask(packed(shown[:1]), block, block)
+    return [{"attn_mask": words}, {"attn_mask": one_head}, {"mask_bits": packed(dense)}]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--family", choices=("SM80", "SM90"), default="SM90")
+    parser.add_argument("--block", type=int, default=128)
+    parser.add_argument("--runs", type=int, default=15)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    shape = (1, SEQLEN, HEADS, D_HEAD)
+    q, k, v = (torch.randn(shape, dtype=torch.bfloat16, device="cuda") for _ in range(3))
+    row = {"config": biased_row(Arch[args.family], "BF16", D_HEAD)}
+    out = torch.empty_like(q)
+    print(f"{torch.cuda.get_device_name()}, {args.family}, blocks of {args.block}; milliseconds")
+    print("share     none  none, same row    blocks  one head      bits   blocks x share")
+    for share in SHARES:
+        shown = random_blocks(share, args.block)
+        options = [{}, row, *({**row, **mask} for mask in masks(shown, args.block))]
+        calls = [lambda more=more: flash_attn_func(q, k, v, out=out, **more) for more in options]
+        none, same_row, blocks, one_head, bits = bench_cuda.cold_median_seconds(calls, args.runs)
+        times = f"{1e3 * none:9.3f} {1e3 * same_row:15.3f}" + "".join(
+            f" {1e3 * x:9.3f}" for x in (blocks, one_head, bits)
+        )
+        found = shown.float().mean().item()
+        print(f"{found:5.1%}{times}  {blocks / (found * none):14.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
