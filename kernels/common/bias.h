@@ -45,19 +45,10 @@ FLASH_HOST_DEVICE static inline float flash_scaled_number(float number, float fa
     return number == -INFINITY || number == 0.0f ? number : added;
 }
 
-/* Returns how many rows of the mask come before that of query i. Blocks of queries are counted
- * within the sequence. */
-FLASH_HOST_DEVICE static inline int64_t
-flash_bias_row_number(const flash_bias_t *bias, const flash_sequence_t *s, int64_t i) {
-    return bias->kind == FLASH_MASK_BLOCKS ? (uint32_t)i / (uint32_t)bias->block.queries
-                                           : s->q_begin + i;
-}
-
-/* Returns the row of query i of a head. */
-FLASH_HOST_DEVICE static inline flash_bias_row_t flash_bias_row(const flash_params_t *p,
-                                                                const flash_sequence_t *s,
-                                                                int64_t batch_index, int64_t head,
-                                                                int64_t i) {
+/* Returns the row of query i of a head. number: how many rows of the mask come before it. */
+FLASH_HOST_DEVICE static inline flash_bias_row_t
+flash_numbered_bias_row(const flash_params_t *p, const flash_sequence_t *s, int64_t batch_index,
+                        int64_t head, int64_t i, int64_t number) {
     const flash_bias_t *bias = &p->bias;
     flash_bias_row_t row = {0, bias->first_key, 0, 0.0f, 1.0f};
     row.diagonal = (int32_t)(i + s->len_k - s->len_q + p->diagonal_offset);
@@ -68,9 +59,28 @@ FLASH_HOST_DEVICE static inline flash_bias_row_t flash_bias_row(const flash_para
         row.factor = flash_load_of_head(bias->head_scale, head);
     if (bias->is_last_keys)
         row.first_key += s->len_k;
-    row.at = batch_index * bias->stride_batch + head * bias->stride_head +
-             flash_bias_row_number(bias, s, i) * bias->stride_query;
+    row.at =
+        batch_index * bias->stride_batch + head * bias->stride_head + number * bias->stride_query;
     return row;
+}
+
+/* Returns the row of query i of a head. is_of_blocks: whether the mask is FLASH_MASK_BLOCKS, whose
+ * rows are counted within the sequence. */
+FLASH_HOST_DEVICE static inline flash_bias_row_t
+flash_bias_row_of(const flash_params_t *p, const flash_sequence_t *s, int64_t batch_index,
+                  int64_t head, int64_t i, int is_of_blocks) {
+    const int64_t number =
+        is_of_blocks ? (uint32_t)i / (uint32_t)p->bias.block.queries : s->q_begin + i;
+    return flash_numbered_bias_row(p, s, batch_index, head, i, number);
+}
+
+/* Does the same for a mask of any kind. Where that is asked for every block of keys, the division
+ * takes registers that the larger kernels do not have. */
+FLASH_HOST_DEVICE static inline flash_bias_row_t flash_bias_row(const flash_params_t *p,
+                                                                const flash_sequence_t *s,
+                                                                int64_t batch_index, int64_t head,
+                                                                int64_t i) {
+    return flash_bias_row_of(p, s, batch_index, head, i, p->bias.kind == FLASH_MASK_BLOCKS);
 }
 
 /* Says whether the mask has a column for the key. */

@@ -78,7 +78,9 @@ def test_prefill(p: AttentionProblem, config: flashattn.Config) -> None:
 @pytest.mark.parametrize("config", [c for c in DENSE if c.features & Feature.BIAS], ids=str)
 @pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
 @pytest.mark.parametrize("name", ["full", "window", "ragged"])
-def test_prefill_with_alibi_and_masks(name: str, bias: BiasCase | BlockCase, config: flashattn.Config) -> None:
+def test_prefill_with_alibi_and_masks(
+    name: str, bias: BiasCase | BlockCase, config: flashattn.Config
+) -> None:
     _check(replace(PROBLEMS[name], bias=bias, **types_of(config)), config)
 
 

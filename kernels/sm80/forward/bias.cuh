@@ -13,14 +13,15 @@
 #include "sm80/forward/softmax.cuh"
 #include "sm80/forward/tile.cuh"
 
-/* Returns the bias's row of a row of the tile; those past its end have that of the last one. */
-template <flash_config_t C>
+/* Returns the bias's row of a row of the tile; those past its end have that of the last one.
+ * OF_BLOCKS: the mask is of blocks. */
+template <flash_config_t C, bool OF_BLOCKS = false>
 static __device__ __forceinline__ flash_bias_row_t find_bias_row(const flash_params_t &params,
                                                                  const query_tile_t &tile,
                                                                  int tile_row) {
     const int32_t row = tile_row < tile.rows ? tile_row : tile.rows - 1;
-    return flash_bias_row(&params, &tile.sequence, tile.batch_index, tile.head,
-                          (int64_t)tile.row_begin + row);
+    return flash_bias_row_of(&params, &tile.sequence, tile.batch_index, tile.head,
+                             (int64_t)tile.row_begin + row, OF_BLOCKS);
 }
 
 /* Calls f(score, row, key) for each of the thread's scores. */
@@ -77,7 +78,7 @@ static __device__ __forceinline__ void hide_by_blocks(score_tile<C> &s,
     for (int m = 0; m < m_tiles<C>; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const flash_bias_row_t row = find_bias_row<C>(params, tile, tile_row<C>(m, half));
+            const flash_bias_row_t row = find_bias_row<C, true>(params, tile, tile_row<C>(m, half));
 #pragma unroll
             for (int first = 0; first < key_tiles<C>; first += tiles_at_once) {
                 const int32_t key = block * C.B_c + first * 8;

@@ -25,15 +25,15 @@ template <flash_config_t C> struct tile_bias<C, true> {
 };
 
 /* Returns the bias's row of one of the thread's two rows; rows past the tile's end have that of the
- * last one. */
+ * last one. of_blocks: the mask is of blocks. */
 template <flash_config_t C>
 static __device__ __forceinline__ flash_bias_row_t find_bias_row(const decode_params_t &params,
                                                                  const decode_block_t &block,
-                                                                 int half) {
+                                                                 int half, bool of_blocks) {
     const flash_params_t &p = params.attention;
     const head_row_t at = find_row(params, block.row_begin + min(tile_row(half), block.rows - 1));
-    return flash_bias_row(&p, &block.sequence, block.piece.batch_index,
-                          (int64_t)block.first_head_kv * p.group + at.head, at.query);
+    return flash_bias_row_of(&p, &block.sequence, block.piece.batch_index,
+                             (int64_t)block.first_head_kv * p.group + at.head, at.query, of_blocks);
 }
 
 /* Returns the bias of a tile. unit: of scores before it. */
@@ -46,14 +46,14 @@ static __device__ __forceinline__ tile_bias<C> find_tile_bias(const decode_param
         const flash_sequence_t &s = block.sequence;
         const int32_t last_row = block.row_begin + block.rows - 1;
         const int32_t diagonal = s.len_k - s.len_q + params.attention.diagonal_offset;
-        return {
-            params,
-            block,
-            natural_unit_after_bias(bias, unit),
-            {find_bias_row<C>(params, block, 0).slope, find_bias_row<C>(params, block, 1).slope},
-            uniform(s.len_k),
-            uniform(diagonal + find_row(params, block.row_begin).query),
-            uniform(diagonal + find_row(params, last_row).query)};
+        return {params,
+                block,
+                natural_unit_after_bias(bias, unit),
+                {find_bias_row<C>(params, block, 0, false).slope,
+                 find_bias_row<C>(params, block, 1, false).slope},
+                uniform(s.len_k),
+                uniform(diagonal + find_row(params, block.row_begin).query),
+                uniform(diagonal + find_row(params, last_row).query)};
     } else {
         return {};
     }
@@ -76,11 +76,12 @@ static __device__ __forceinline__ bias_keys_t keys_from(const tile_bias<C> &of_t
                           of_tile.first_diagonal, of_tile.last_diagonal);
 }
 
-/* Returns a function of 0 and 1, the bias's rows of the thread's two rows. */
+/* Returns a function of 0 and 1, the bias's rows of the thread's two rows, and of whether the mask
+ * is of blocks. */
 template <flash_config_t C>
 static __device__ __forceinline__ auto bias_rows_of(const tile_bias<C> &of_tile) {
-    return [&of_tile](int half) {
-        flash_bias_row_t row = find_bias_row<C>(of_tile.params, of_tile.block, half);
+    return [&of_tile](int half, bool of_blocks = false) {
+        flash_bias_row_t row = find_bias_row<C>(of_tile.params, of_tile.block, half, of_blocks);
         row.slope = of_tile.slopes[half];
         return row;
     };

@@ -47,16 +47,16 @@ static __device__ __forceinline__ bias_keys_t keys_of_block(const flash_params_t
     return keys;
 }
 
-/* Returns a function of 0 and 1, the bias's rows of the thread's two rows. Those past the last
- * query have the row of that one. slope: that of the tile's head. */
+/* Returns a function of 0 and 1, the bias's rows of the thread's two rows, and of whether the mask
+ * is of blocks. Those past the last query have the row of that one. slope: of the tile's head. */
 template <flash_config_t C>
 static __device__ __forceinline__ auto bias_rows_of(const flash_params_t &params,
                                                     const tile_of<C> &tile, float slope) {
-    return [&params, &tile, slope](int half) {
+    return [&params, &tile, slope](int half, bool of_blocks = false) {
         const flash_sequence_t sequence = sequence_of<C>(params, tile);
         const int32_t query = min(tile.row_begin + tile_row(half), sequence.len_q - 1);
         flash_bias_row_t row =
-            flash_bias_row(&params, &sequence, tile.batch_index, tile.head, query);
+            flash_bias_row_of(&params, &sequence, tile.batch_index, tile.head, query, of_blocks);
         row.slope = slope;
         return row;
     };

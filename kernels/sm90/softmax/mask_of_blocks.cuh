@@ -36,8 +36,8 @@ static __device__ __forceinline__ void hide_by_blocks(score_tile<C> &s, const fl
                                                       const bias_keys_t &keys, const R &row_of) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-        hide_columns<C>(s, half,
-                        columns_of_shown_blocks<C>(bias, row_of(half).at, (int32_t)keys.column));
+        hide_columns<C>(
+            s, half, columns_of_shown_blocks<C>(bias, row_of(half, true).at, (int32_t)keys.column));
 }
 
 #endif
