@@ -719,8 +719,7 @@ typedef struct flash_quant {
 enum flash_mask_kind {
     FLASH_MASK_ADD = 1,   /**< numbers that are added to scores; -infinity hides a key */
     FLASH_MASK_BITS = 2,  /**< bits: 1 where a query sees a key */
-    FLASH_MASK_BLOCKS = 3 /**< bits: 1 where the queries of a block see the keys of a block; on the
-                             CPU */
+    FLASH_MASK_BLOCKS = 3 /**< bits: 1 where the queries of a block see the keys of a block */
 };
 
 /** Bits of flash_mask_t.flags. */

@@ -106,7 +106,7 @@ def flash_attn_func(
                      float32) that join the scores, after softcap, -inf hides a key; or bool, True
                      where a query sees a key, which each call packs into bits (numpy, torch).
                      causal and window_size hold beside it. v must be finite where a mask hides.
-                     A flashattn.BlockMask has blocks of queries and keys (CPU)
+                     A flashattn.BlockMask has blocks of queries and keys
     mask_bits        the same as words of bits, uint32 or int32, [batch, n_heads, seqlen_q, words]:
                      key j is bit j % 32, from the lowest on, of word j // 32
     mask_keys        the mask's last axis covers the last mask_keys keys of each sequence, and those
