@@ -666,7 +666,12 @@ def ship_sm90() -> list[Config]:
         if config.d_head in SM90_SHIP_BIAS_D_HEADS
         and config.features in (BASIC_FEATURES, PAGED_FEATURES)
     ]
-    return rows + converting + biased
+    counting = [
+        replace(config, features=config.features | Feature.BIAS)
+        for config in rows
+        if config.d_head == 128 and config.features == Feature.VARLEN
+    ]
+    return rows + converting + biased + counting
 
 
 def ship_sm90_decode() -> list[Config]:

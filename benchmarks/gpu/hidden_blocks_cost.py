@@ -85,6 +85,7 @@ def biased_row(family: Arch, dtype: str, d_head: int) -> Config:
         and row.config.d_head == d_head
         and (row.config.async_copy or family != Arch.SM80)
         and row.config.features & Feature.BIAS
+        and not row.config.fixed_reference
         and not row.config.features & Feature.PAGED
     )
 

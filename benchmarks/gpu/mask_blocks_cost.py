@@ -3,9 +3,11 @@
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
         python benchmarks/gpu/mask_blocks_cost.py [--family SM80] [--block 128] [--runs 15]
 
-Every head has random blocks of its own. A mask of blocks is timed in turns with the same mask as
-bits of single keys, for one head, and with a call without a mask by the row that the library
-selects, launch by launch. "x share" is the time over that without a mask times the share.
+Every head has random blocks of its own. The first two columns are calls without a mask and with one
+of blocks, by the rows that the library selects. The others are of the family's row for any bias:
+without a mask, with blocks, and with the blocks of one head for all, as blocks and as bits of
+single keys. They are timed in turns, launch by launch. "x share" is the second column over the share
+times the first.
 """
 
 from __future__ import annotations
@@ -32,11 +34,18 @@ def random_blocks(share: float, block: int) -> torch.Tensor:
     return drawn >= least
 
 
-def masks(shown: torch.Tensor, block: int) -> list[dict[str, Any]]:
+def calls_of(shown: torch.Tensor, block: int, row: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns keywords of calls by the names of their columns. row: the one with any bias."""
     dense = shown[:1].repeat_interleave(block, 1).repeat_interleave(block, 2)[None]
-    words = BlockMask(packed(shown), block, block)
-    one_head = BlockMask(packed(shown[:1]), block, block)
-    return [{"attn_mask": words}, {"attn_mask": one_head}, {"mask_bits": packed(dense)}]
+    words = {"attn_mask": BlockMask(packed(shown), block, block)}
+    return {
+        "none": {},
+        "blocks": words,
+        "row: none": row,
+        "blocks ": {**row, **words},
+        "one head": {**row, "attn_mask": BlockMask(packed(shown[:1]), block, block)},
+        "bits": {**row, "mask_bits": packed(dense)},
+    }
 
 
 def main() -> None:
@@ -51,17 +60,18 @@ def main() -> None:
     row = {"config": biased_row(Arch[args.family], "BF16", D_HEAD)}
     out = torch.empty_like(q)
     print(f"{torch.cuda.get_device_name()}, {args.family}, blocks of {args.block}; milliseconds")
-    print("share     none  none, same row    blocks  one head      bits   blocks x share")
     for share in SHARES:
         shown = random_blocks(share, args.block)
-        options = [{}, row, *({**row, **mask} for mask in masks(shown, args.block))]
-        calls = [lambda more=more: flash_attn_func(q, k, v, out=out, **more) for more in options]
-        none, same_row, blocks, one_head, bits = bench_cuda.cold_median_seconds(calls, args.runs)
-        times = f"{1e3 * none:9.3f} {1e3 * same_row:15.3f}" + "".join(
-            f" {1e3 * x:9.3f}" for x in (blocks, one_head, bits)
-        )
+        options = calls_of(shown, args.block, row)
+        calls = [
+            lambda more=more: flash_attn_func(q, k, v, out=out, **more) for more in options.values()
+        ]
+        times = bench_cuda.cold_median_seconds(calls, args.runs)
         found = shown.float().mean().item()
-        print(f"{found:5.1%}{times}  {blocks / (found * none):14.3f}", flush=True)
+        if share == SHARES[0]:
+            print("share " + "".join(f"{name:>10}" for name in options) + "   x share")
+        cells = "".join(f"{1e3 * x:10.3f}" for x in times)
+        print(f"{found:5.1%} {cells}{times[1] / (found * times[0]):10.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -67,8 +67,13 @@ template <flash_config_t C>
 constexpr bool has_mask = has_window<C> || (C.features & FLASH_FEATURE_CAUSAL) != 0;
 template <flash_config_t C> constexpr bool has_varlen = sm90_has_varlen(&C) != 0;
 template <flash_config_t C> constexpr bool has_softcap = (C.features & FLASH_FEATURE_SOFTCAP) != 0;
+/* Blocks of keys that a mask hides are left out (shown_blocks.cuh). */
+template <flash_config_t C>
+constexpr bool leaves_out_blocks = (C.features & FLASH_FEATURE_BIAS) != 0;
+/* The mask does nothing else: it has whole tiles, and consumers only count its blocks. */
+template <flash_config_t C> constexpr bool counts_blocks = sm90_counts_blocks(&C) != 0;
 /* ALiBi and masks join the scores (softmax/bias.cuh). */
-template <flash_config_t C> constexpr bool has_bias = (C.features & FLASH_FEATURE_BIAS) != 0;
+template <flash_config_t C> constexpr bool has_bias = leaves_out_blocks<C> && !counts_blocks<C>;
 /* Heads of a group may share tiles (tile.cuh). */
 template <flash_config_t C> constexpr bool packs_heads = sm90_packs_heads(&C) != 0;
 /* K and V lie in pages, in every problem that the kernel serves. */

@@ -2,7 +2,8 @@
  * All roles go over the same blocks of keys of a tile, from the last to the first. With bias they
  * leave out those that the mask hides from all rows, where flash_sm90_mask_blocks has looked at
  * them. The tile's first and last block are shown. The roles that load and convert look up which
- * block comes next. Consumers are told by the warp that loads K, with each block.
+ * block comes next. Consumers are told by the warp that loads K, with each block, or only count
+ * (counts_blocks).
  */
 #ifndef FLASH_KERNELS_SM90_SHOWN_BLOCKS_CUH
 #define FLASH_KERNELS_SM90_SHOWN_BLOCKS_CUH
@@ -18,6 +19,14 @@ static __device__ __forceinline__ int32_t block_index(int32_t block) {
     return block;
 }
 
+template <flash_config_t C>
+static __device__ __forceinline__ block_visit<C> visit_of(int32_t block, bool mask_changes) {
+    if constexpr (has_bias<C>)
+        return shown_block_of(block, mask_changes);
+    else
+        return block;
+}
+
 /* Returns what the call's mask does to each block of keys of the tile, where that is known. */
 template <flash_config_t C>
 static __device__ __forceinline__ const uint8_t *effects_of_tile(const flash_params_t &p,
@@ -31,17 +40,17 @@ static __device__ __forceinline__ const uint8_t *effects_of_tile(const flash_par
 template <flash_config_t C>
 static __device__ __forceinline__ block_visit<C> shown_from(const flash_params_t &p,
                                                             const tile_of<C> &tile, int32_t block) {
-    if constexpr (!has_bias<C>) {
+    if constexpr (!leaves_out_blocks<C>) {
         return block;
     } else {
         if (p.bias.blocks.effects == nullptr || block < tile.block_begin)
-            return shown_block_of(block, true);
+            return visit_of<C>(block, true);
         const uint8_t *effects = effects_of_tile<C>(p, tile);
         uint8_t effect = __ldg(effects + block);
 #pragma unroll 1
         while (block > tile.block_begin && !(effect & MASK_SHOWS))
             effect = __ldg(effects + --block);
-        return shown_block_of(block, effect & MASK_CHANGES);
+        return visit_of<C>(block, effect & MASK_CHANGES);
     }
 }
 

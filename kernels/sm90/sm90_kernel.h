@@ -274,6 +274,15 @@ SM90_CONSTANT int32_t sm90_hides_holes(const flash_config_t *c) {
     return sm90_has_pages(c) && (has_bias || (sm90_shares_rows(c) && flash_converts(c)));
 }
 
+/* ---- Masks that leave out blocks, and do nothing else ---- */
+
+/* Says whether the kernel has bias and a fixed reference: it serves masks of blocks that show a
+ * whole block of keys to a whole tile, or nothing of it to any row, and no other bias. */
+SM90_CONSTANT int32_t sm90_counts_blocks(const flash_config_t *c) {
+    return c->arch == FLASH_ARCH_SM90 && (c->features & FLASH_FEATURE_BIAS) != 0 &&
+           c->fixed_reference;
+}
+
 /* ---- Query heads that share tiles ---- */
 
 enum { SM90_MOST_PACK_SHIFT = 2 /* so that a warp's sixteen rows are of one head */ };
@@ -391,8 +400,8 @@ SM90_CONSTANT int64_t sm90_max_blocks(const flash_config_t *c) {
       "features has varlen: it needs longest_first, which is 0")                                   \
     X(!sm90_has_pages(c) || sm90_has_varlen(c),                                                    \
       "features has paged: it needs varlen, which is not there")                                   \
-    X(((c)->features & FLASH_FEATURE_BIAS) == 0 || !(c)->fixed_reference,                          \
-      "features has bias: it needs a running maximum, but fixed_reference is 1")                   \
+    X(!sm90_counts_blocks(c) || (c)->features == (FLASH_FEATURE_VARLEN | FLASH_FEATURE_BIAS),      \
+      "features has bias, and fixed_reference is 1: it can be varlen+bias alone")                  \
     SM90_CONSUMER_RULES(X, c)
 
 #endif

@@ -36,8 +36,14 @@ typedef struct ragged_tile : query_tile_t {
     int32_t len_k;
 } ragged_tile_t;
 
+/* Where consumers only count the blocks of a tile, whole_begin, which is 0 without a window, has
+ * their number. */
+typedef struct counted_tile : ragged_tile_t {
+} counted_tile_t;
+
 template <flash_config_t C>
-using tile_of = std::conditional_t<has_varlen<C>, ragged_tile_t, query_tile_t>;
+using tile_of = std::conditional_t<counts_blocks<C>, counted_tile_t,
+                                   std::conditional_t<has_varlen<C>, ragged_tile_t, query_tile_t>>;
 
 template <flash_config_t C>
 static __device__ __forceinline__ flash_sequence_t sequence_of(const flash_params_t &p,
@@ -112,6 +118,10 @@ static __device__ __forceinline__ bool has_blocks(const query_tile_t &tile) {
 /* Says whether a mask cuts a block: some row may not see some key of it. */
 static __device__ __forceinline__ bool is_cut(const query_tile_t &tile, int32_t block) {
     return block < tile.whole_begin || block >= tile.whole_end;
+}
+
+static __device__ __forceinline__ bool is_cut(const counted_tile_t &tile, int32_t block) {
+    return block >= tile.whole_end;
 }
 
 #endif

@@ -100,3 +100,67 @@ TEST(the_workspace_is_bounded) {
     assert_int_equal(mask_blocks_sm90(&biased, &p).blocks, 0);
     assert_int_equal(mask_blocks_sm90_workspace(&biased, &p), MOST);
 }
+
+/* ---- Rows whose consumers only count blocks ---- */
+
+static flash_config_t counting(void) {
+    flash_config_t config = biased;
+    config.features |= FLASH_FEATURE_VARLEN;
+    config.fixed_reference = 1;
+    return config;
+}
+
+static problem_t in_blocks(int32_t queries, int32_t keys) {
+    problem_t problem = {.features = FLASH_FEATURE_BIAS, .params = masked()};
+    problem.params.bias.kind = FLASH_MASK_BLOCKS;
+    problem.params.bias.block = (flash_mask_block_t){queries, keys};
+    return problem;
+}
+
+TEST(counting_rows_serve_masks_of_whole_tiles) {
+    const flash_config_t config = counting();
+    problem_t problem = in_blocks(B_R, B_C);
+    assert_null(mask_blocks_sm90_obstacle(&config, &problem));
+    problem = in_blocks(2 * B_R, 3 * B_C);
+    assert_null(mask_blocks_sm90_obstacle(&config, &problem));
+    problem.params.bias.first_key = B_C; /* it reaches beyond the last key */
+    assert_null(mask_blocks_sm90_obstacle(&config, &problem));
+    problem.params.bias = (flash_bias_t){.kind = 0};
+    problem.features = 0;
+    assert_null(mask_blocks_sm90_obstacle(&config, &problem));
+}
+
+static void check_is_refused(problem_t problem, const char *words) {
+    const flash_config_t config = counting();
+    const char *found = mask_blocks_sm90_obstacle(&config, &problem);
+    assert_non_null(found);
+    assert_non_null(strstr(found, words));
+    assert_null(mask_blocks_sm90_obstacle(&biased, &problem));
+}
+
+TEST(counting_rows_refuse_other_bias) {
+    const float slope = 1;
+    problem_t problem = in_blocks(B_R, B_C);
+    check_is_refused(in_blocks(B_R / 2, B_C), "of a multiple of B_r queries");
+    check_is_refused(in_blocks(B_R, B_C / 2), "of a multiple of B_r queries");
+    problem.params.bias.first_key = 1;
+    check_is_refused(problem, "begin and end with a block");
+    problem = in_blocks(B_R, B_C);
+    problem.params.bias.n_keys = KEYS - 1;
+    check_is_refused(problem, "begin and end with a block");
+    problem = in_blocks(B_R, B_C);
+    problem.params.bias.is_last_keys = 1;
+    check_is_refused(problem, "begin and end with a block");
+    problem = in_blocks(B_R, B_C);
+    problem.params.bias.alibi_slopes = &slope;
+    check_is_refused(problem, "no bias but masks of blocks");
+    problem = in_blocks(B_R, B_C);
+    problem.params.bias.kind = FLASH_MASK_BITS;
+    check_is_refused(problem, "no bias but masks of blocks");
+    problem = in_blocks(B_R, B_C);
+    problem.batch_invariant = true;
+    check_is_refused(problem, "no batch-invariant call");
+    problem = in_blocks(B_R, B_C);
+    problem.params.seqlen_k = 4 * B_C;
+    check_is_refused(problem, "few or very many blocks");
+}

@@ -255,6 +255,7 @@ def test_illegal_for_mixed(change, reason):
         *({"features": features} for features in range(8)),
         {"features": 8 | 16},
         *({"features": features, "fixed_reference": 0} for features in (32, 32 | 31)),
+        {"features": 32 | 8},
         # 232448 bytes without Q and the state have room for 388 rows of K and V: 2 * 2 * 96.
         {"d_head": 256, "B_r": 64, "n_warps": 8, "B_c": 96, "ping_pong": 0},
         *({"d_head": 192, "d_head_v": 128, "B_c": B_c} for B_c in (96, 112, 128)),
@@ -333,7 +334,7 @@ def test_legal_for_sm90(change):
         ({"features": 64}, "features is 0x40: the SM90 family does not have 0x40"),
         (
             {"features": 32},
-            "features has bias: it needs a running maximum, but fixed_reference is 1",
+            "features has bias, and fixed_reference is 1: it can be varlen+bias alone",
         ),
         ({"features": 17}, "features has paged: it needs varlen, which is not there"),
         (

@@ -60,6 +60,7 @@ MASKS = (
     BiasCase(slopes=1, kind="float16", hidden_blocks=0.5),
     BlockCase(block_q=50, block_k=72),
 )
+WHOLE_TILES = (BlockCase(128, 128),)  # all that rows of SM90 with a fixed reference take
 DECODE_LENGTHS = {"seqused_k": (0, 1, 63, 64, 65, 800, 300)}
 RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
 
@@ -92,7 +93,7 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
             yield AttentionProblem(*sizes, **row, softcap=5.0)
         if config.features & Feature.BIAS and sizes[2] > 0:
             batch, seqlen_q, seqlen_k, *heads = sizes
-            for bias in MASKS:
+            for bias in WHOLE_TILES if config.fixed_reference else MASKS:
                 more_keys = (batch, seqlen_q, seqlen_k + MORE_KEYS, *heads)
                 yield AttentionProblem(*more_keys, **row, bias=bias)
     if is_decode:

@@ -98,7 +98,9 @@ def test_every_row_with_bias_was_tested() -> None:
     rows = {
         row.config
         for row in runnable_rows()
-        if row.config.features & Feature.BIAS and row.config.arch not in MLA_FAMILIES
+        if row.config.features & Feature.BIAS
+        and row.config.arch not in MLA_FAMILIES
+        and not row.config.fixed_reference  # test_gpu_mask_blocks.py
     }
     missing = {row for row in rows - tested if not row.features & Feature.PAGED}
     assert rows and not missing

@@ -9,6 +9,7 @@ import flashattn
 import numpy as np
 import pytest
 import torch
+from bias_cases import BiasCase
 from block_cases import BlockCase
 from flashattn import Arch, Feature
 from gpu_problems import (
@@ -18,10 +19,13 @@ from gpu_problems import (
     check_every_row_in_pages,
     configs_for,
     device_inputs,
+    host_inputs,
+    query,
     run,
     runnable_rows,
     same_bits,
     typed,
+    types_of,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,8 +49,11 @@ PROBLEMS = {
         3, 140, 800, 4, 2, 64, causal=True, seqused_q=(140, 3, 0), seqused_k=(0, 1, 777)
     ),
 }  # fmt: skip
+PROBLEMS["any_order"] = replace(PROBLEMS["ragged"], causal=False)
+PROBLEMS["any_order_in_use"] = replace(PROBLEMS["in_use"], causal=False, seqlen_q=300)
 MASKS = {
     "whole_tiles": BlockCase(128, 128),
+    "many_tiles": BlockCase(256, 384, repeats="b"),
     "parts_of_tiles": BlockCase(64, 64, repeats="b"),
     "across_tiles": BlockCase(50, 72, repeats="h"),
     "small": BlockCase(1, 7, repeats="bh"),
@@ -170,5 +177,82 @@ def test_blocks_have_the_bits_of_the_same_mask_of_bits(mask: str) -> None:
         tensors = device_inputs(p)
         dense = torch.from_numpy(np.array(p.options()["attn_mask"])).cuda()
         for config in configs_for(p):
+            if config in counting_rows():
+                continue  # take no other mask
             results = [run(p, tensors, config), run(p, tensors, config, attn_mask=dense)]
             assert same_bits(*results), config
+
+
+# ---- Rows whose consumers only count the blocks that are shown ----
+
+
+def counting_rows() -> list[flashattn.Config]:
+    return [
+        row.config
+        for row in runnable_rows()
+        if row.config.features & Feature.BIAS and row.config.fixed_reference
+    ]
+
+
+def _counted(config: flashattn.Config, mask: BlockCase, **changes: object) -> AttentionProblem:
+    """Returns a problem of the row."""
+    p = AttentionProblem(2, 300, 1300, 4, 2, config.d_head, bias=mask, **types_of(config))
+    return replace(p, **changes)
+
+
+@every_mask
+def test_counting_rows_serve_whole_tiles_alone(mask: BlockCase) -> None:
+    rows = counting_rows()
+    whole = mask.block_q % 128 == 0 and mask.block_k % 128 == 0 and not mask.from_end
+    assert rows
+    for config in rows:
+        p = _counted(config, mask)
+        assert (config in configs_for(p)) == whole
+        for other in (
+            replace(p, causal=True),
+            replace(p, window_size=(500, -1)),
+            replace(p, softcap=3.0),
+            replace(p, seqlen_k=512),  # few blocks
+            replace(p, bias=BiasCase(kind="bits")),
+            replace(p, bias=BiasCase(slopes=1)),
+        ):
+            assert config not in configs_for(other)
+        assert config in configs_for(replace(p, bias=None))
+
+
+def test_the_selected_row_counts_blocks() -> None:
+    for config in counting_rows():
+        p = _counted(config, MASKS["whole_tiles"])
+        assert query(p).config == config
+        for mask in ("parts_of_tiles", "last_keys"):
+            assert query(replace(p, bias=MASKS[mask])).config not in counting_rows()
+
+
+@pytest.mark.parametrize("mask", ["whole_tiles", "many_tiles", "nothing_of_tiles", "all_tiles"])
+def test_counting_rows_agree_with_the_oracle(mask: str) -> None:
+    masks = {
+        "nothing_of_tiles": BlockCase(128, 128, shown=0.0),
+        "all_tiles": BlockCase(128, 128, shown=1.0),
+        **MASKS,
+    }
+    for config in counting_rows():
+        p = _counted(config, masks[mask])
+        for changes in (
+            {},
+            {"seqlen_q": 1},
+            {"sinks": (0.5, -1.0, 0.0, 2.0)},
+            {"seqlen_k": 1280},
+            {"seqused_q": (300, 129), "seqused_k": (1, 1153)},
+            {"batch": 3, "cu_seqlens_q": (0, 1, 1, 300), "cu_seqlens_k": (0, 900, 1000, 2300)},
+            {"batch": 1, "n_heads": 160, "n_heads_kv": 80, "seqlen_q": 140},
+        ):
+            check(replace(p, **changes), config)
+
+
+def test_counted_tiles_whose_reference_fails_are_done_again() -> None:
+    """Scores of the first keys, which are visited last, outgrow any reference of the others."""
+    for config in counting_rows():
+        p = _counted(config, BlockCase(128, 128, shown=0.5))
+        q, k, v = host_inputs(p)
+        k[:, :200] = (k[:, :200].astype(np.float32) * 60).astype(k.dtype)
+        check(p, config, [q, k, v])

@@ -272,6 +272,16 @@ process_parts(int32_t block, const flash_params_t &params, const tile_of<C> &til
     }
 }
 
+/* Returns the number of the tile's last block; where consumers count, as if those that are left out
+ * were not there. */
+template <flash_config_t C>
+static __device__ __forceinline__ int32_t last_of_walk(const tile_of<C> &tile) {
+    if constexpr (counts_blocks<C>)
+        return tile.block_begin + tile.whole_begin - 1;
+    else
+        return tile.block_end - 1;
+}
+
 /* Does the same in the other kernels. FIXED: the reference maxima stay in blocks that each row sees
  * whole. */
 template <flash_config_t C, bool FIXED>
@@ -279,7 +289,7 @@ static __device__ __forceinline__ void
 process_blocks(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
                consumer_state<C> &consumer) {
     constexpr float no_slope = 0.0f;
-    int32_t block = tile.block_end - 2;
+    int32_t block = last_of_walk<C>(tile) - 1;
     first_block<C, FIXED>(params, tile, unit, no_slope, consumer);
     if constexpr (looks_for_cuts<C, FIXED>)
         process_down_to<C, true, FIXED>(tile.block_begin, block, params, tile, unit, consumer);

@@ -22,10 +22,24 @@ static __device__ __forceinline__ int32_t count_hidden(const uint8_t *effects, i
     return n;
 }
 
+/* Returns how many of the blocks begin ... end - 1 are shown. */
+static __device__ __forceinline__ int32_t count_shown(const uint8_t *effects, int32_t begin,
+                                                      int32_t end) {
+    int32_t n = 0;
+#pragma unroll 1
+    for (int32_t first = begin; first < end; first += warp_threads) {
+        const int32_t block = first + lane_index();
+        n += __popc(__ballot_sync(0xffffffffu, block < end && effects[block] & MASK_SHOWS));
+    }
+    return n;
+}
+
 /* All lanes of the warp call this. */
 template <flash_config_t C>
 static __device__ __forceinline__ void narrow_tile(const flash_params_t &p, tile_of<C> &tile) {
-    if constexpr (has_bias<C>) {
+    if constexpr (leaves_out_blocks<C>) {
+        if constexpr (counts_blocks<C>)
+            tile.whole_begin = tile.block_end - tile.block_begin;
         if (p.bias.blocks.effects == nullptr || !has_blocks(tile))
             return;
         const uint8_t *effects = effects_of_tile<C>(p, tile);
@@ -33,6 +47,8 @@ static __device__ __forceinline__ void narrow_tile(const flash_params_t &p, tile
             count_hidden(effects, tile.block_end - 1, -1, tile.block_end - tile.block_begin);
         tile.block_begin +=
             count_hidden(effects, tile.block_begin, 1, tile.block_end - tile.block_begin);
+        if constexpr (counts_blocks<C>)
+            tile.whole_begin = count_shown(effects, tile.block_begin, tile.block_end);
     }
 }
 

@@ -92,9 +92,11 @@ static __device__ __forceinline__ void announce_bundle(const sm90_params_t &para
                                                        int32_t &index, announcer_t &to) {
     const int32_t entry = bundle.batch_index, tiles = (int32_t)(bundle.end - bundle.begin);
     const flash_sequence_t s = sequence_in_slice<C>(params.problem, entry);
-    if constexpr (has_bias<C>) {
+    if constexpr (leaves_out_blocks<C>) {
 #pragma unroll 1
         for (int32_t i = 0; i < tiles; ++i, ++index) {
+            if (counts_blocks<C> && !is_due<C>(index, second))
+                continue;
             tile_of<C> tile = find_tile_of_entry<C>(params, entry, s, bundle.begin + i);
             narrow_tile<C>(params.problem, tile);
             announce<C>({tile, index}, to);

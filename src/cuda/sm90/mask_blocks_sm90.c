@@ -6,6 +6,7 @@
 #include "core/int64.h"
 #include "cuda/tuning.h"
 #include "kernels/sm90/mask_blocks_kernel.h"
+#include "kernels/sm90/sm90_kernel.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,4 +47,28 @@ flash_mask_blocks_t mask_blocks_sm90(const flash_config_t *config, const flash_p
 uint64_t mask_blocks_sm90_workspace(const flash_config_t *config, const flash_params_t *params) {
     const flash_mask_blocks_t m = blocks_of(config, params);
     return can_pay(config, params) ? (uint64_t)min64(bytes_of(&m), SM90_MASK_MAX_BYTES) : 0;
+}
+
+/* Says whether a block of keys of a tile is shown as a whole or hidden as a whole, by a mask of
+ * blocks. */
+static bool has_whole_tiles(const flash_config_t *config, const flash_bias_t *bias,
+                            int32_t seqlen_k) {
+    const int64_t end = (int64_t)bias->first_key + bias->n_keys;
+    return bias->kind == FLASH_MASK_BLOCKS && bias->block.queries % config->B_r == 0 &&
+           bias->block.keys % config->B_c == 0 && !bias->is_last_keys &&
+           bias->first_key % config->B_c == 0 && (end % config->B_c == 0 || end >= seqlen_k);
+}
+
+const char *mask_blocks_sm90_obstacle(const flash_config_t *config, const problem_t *problem) {
+    const flash_params_t *p = &problem->params;
+    if (!sm90_counts_blocks(config) || (problem->features & FLASH_FEATURE_BIAS) == 0)
+        return NULL;
+    if (p->bias.alibi_slopes != NULL || !has_whole_tiles(config, &p->bias, p->seqlen_k))
+        return "SM90 rows with bias and fixed_reference serve no bias but masks of blocks "
+               "(FLASH_MASK_BLOCKS) of a multiple of B_r queries and of B_c keys, which begin and "
+               "end with a block of B_c keys";
+    if (problem->batch_invariant || mask_blocks_sm90(config, p).blocks == 0)
+        return "SM90 rows with bias and fixed_reference serve no batch-invariant call with a mask, "
+               "and none of few or very many blocks of keys";
+    return NULL;
 }

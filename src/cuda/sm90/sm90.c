@@ -4,6 +4,7 @@
  */
 #include "config/rules.h"
 #include "cuda/family.h"
+#include "cuda/sm90/mask_blocks_sm90.h"
 #include "cuda/sm90/schedule_sm90.h"
 #include "cuda/sm90/sm90_backward.h"
 #include "cuda/tma/paging_sm90.h"
@@ -44,6 +45,8 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
     const tma_tensor_t tensors[] = {tma_tensor_q(config, p), tma_tensor_k(config, p),
                                     tma_tensor_v(config, p)};
     const char *found = paging_sm90_obstacle(config, p);
+    if (found == NULL)
+        found = mask_blocks_sm90_obstacle(config, problem);
     if (found == NULL)
         found = cuda_launch_obstacle(&cuda, config, problem, device);
     for (int i = 0; i < 3 && found == NULL; i++)
