@@ -669,7 +669,9 @@ def ship_sm90() -> list[Config]:
     counting = [
         replace(config, features=config.features | Feature.BIAS)
         for config in rows
-        if config.d_head == 128 and config.features == Feature.VARLEN
+        if config.dtype == Dtype.BF16
+        and config.d_head == 128
+        and config.features == Feature.VARLEN
     ]
     return rows + converting + biased + counting
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from bias_cases import BiasCase
-from block_cases import BlockCase
 from cache_checks import CACHES, CacheChecks, dense_row
 from flashattn import Arch, DType, Feature
 from gpu_problems import CONTIGUOUS, heads_of, mixed_rows, mla_rows, query, rows, types_of
@@ -243,7 +242,6 @@ BIASES = {
     "tree": BiasCase(kind="bits", n_keys=33, from_end=True),
     "repeated": BiasCase(kind="float16", repeats="bhq"),
     "factors": BiasCase(kind="bfloat16", repeats="h", factors=True),
-    "blocks": BlockCase(block_q=2, block_k=50),
 }
 BIASED_PROBLEMS = ("causal", "chunk", "softcap", "two K/V heads", "one long, many heads")
 FEW_BIASED_PROBLEMS = ("chunk",)

@@ -65,6 +65,12 @@ DECODE_LENGTHS = {"seqused_k": (0, 1, 63, 64, 65, 800, 300)}
 RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
 
 
+def masks_for(config: flashattn.Config) -> tuple[BiasCase | BlockCase, ...]:
+    if config.fixed_reference:
+        return WHOLE_TILES
+    return MASKS[:-1] if config.arch in (Arch.SM80_MLA, Arch.SM80_WIDE) else MASKS
+
+
 def mixed_problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
     """Returns problems of both parts and of one, if there are kernels of the row's type for
     both."""
@@ -93,7 +99,7 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
             yield AttentionProblem(*sizes, **row, softcap=5.0)
         if config.features & Feature.BIAS and sizes[2] > 0:
             batch, seqlen_q, seqlen_k, *heads = sizes
-            for bias in WHOLE_TILES if config.fixed_reference else MASKS:
+            for bias in masks_for(config):
                 more_keys = (batch, seqlen_q, seqlen_k + MORE_KEYS, *heads)
                 yield AttentionProblem(*more_keys, **row, bias=bias)
     if is_decode:

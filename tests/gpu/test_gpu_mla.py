@@ -19,6 +19,7 @@ import pytest
 import torch
 from bias_cases import BiasCase
 from bias_graphs import check_replays
+from block_cases import BlockCase
 from cache_families import (
     BIASED_PROBLEMS,
     BIASES,
@@ -33,7 +34,7 @@ from cache_families import (
 )
 from device_memory import fill_with_nan, torch_dtype, upload
 from expectation import Expected
-from flashattn import DType, Feature, latent
+from flashattn import Arch, DType, Feature, latent
 from gpu_problems import (
     CONTIGUOUS,
     MLA_FAMILIES,
@@ -285,6 +286,19 @@ def test_keys_beyond_the_length_may_be_anything(config: flashattn.Config) -> Non
 @every_bias
 def test_alibi_and_masks(bias: BiasCase, p: AttentionProblem, config: flashattn.Config) -> None:
     _check(_of_row(replace(p, bias=bias), config), config)
+
+
+@every_biased_case
+def test_masks_of_blocks(p: AttentionProblem, config: flashattn.Config) -> None:
+    """SM80_MLA refuses them by name."""
+    p = _of_row(replace(p, bias=BlockCase(block_q=2, block_k=50)), config)
+    if config.arch == Arch.SM90_MLA:
+        _check(p, config)
+    else:
+        with pytest.raises(
+            (ValueError, NotImplementedError), match="SM80_MLA and SM80_WIDE do not read masks"
+        ):
+            _check(p, config)
 
 
 @every_biased_row

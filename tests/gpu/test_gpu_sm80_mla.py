@@ -10,7 +10,6 @@ import flashattn
 import pytest
 import torch
 from bias_cases import BiasCase
-from block_cases import BlockCase
 from device_memory import upload
 from flashattn import Arch, DType, Feature
 from gpu_problems import (
@@ -50,7 +49,6 @@ BIASES = {
     "float32": BiasCase(kind="float32", n_keys=91, from_end=True),
     "bits": BiasCase(slopes=1, kind="bits", hidden=0.9),
     "factors": BiasCase(kind="float16", repeats="bh", factors=True),
-    "blocks": BlockCase(block_q=50, block_k=40),
 }
 
 pytestmark = pytest.mark.skipif(not ROWS, reason="needs compute capability 8.0 or newer")
@@ -78,9 +76,7 @@ def test_prefill(p: AttentionProblem, config: flashattn.Config) -> None:
 @pytest.mark.parametrize("config", [c for c in DENSE if c.features & Feature.BIAS], ids=str)
 @pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
 @pytest.mark.parametrize("name", ["full", "window", "ragged"])
-def test_prefill_with_alibi_and_masks(
-    name: str, bias: BiasCase | BlockCase, config: flashattn.Config
-) -> None:
+def test_prefill_with_alibi_and_masks(name: str, bias: BiasCase, config: flashattn.Config) -> None:
     _check(replace(PROBLEMS[name], bias=bias, **types_of(config)), config)
 
 

@@ -12,7 +12,6 @@
 #define FLASH_KERNELS_SM80_MLA_BIAS_CUH
 
 #include "common/bias.cuh"
-#include "common/block_bits.cuh"
 #include "common/page_holes.cuh"
 #include "sm80/mla/key_source.cuh"
 #include "sm80/mla/queries.cuh"
@@ -61,24 +60,17 @@ static __device__ __forceinline__ uint32_t load_mask_word(const uint32_t *row, i
     return covered < 32 ? word | 0xffffffffu << max(covered, 0) : word;
 }
 
-/* Returns a bit for each of 32 columns of a row of bits, which begins at word `at`. */
-static __device__ __forceinline__ uint32_t shown_by_bits(const flash_bias_t &bias, int64_t at,
-                                                         int32_t column) {
-    const uint32_t *const row = static_cast<const uint32_t *>(bias.mask) + at;
-    return __funnelshift_r(load_mask_word(row, column >> 5, bias.n_keys),
-                           load_mask_word(row, (column >> 5) + 1, bias.n_keys), column);
-}
-
-template <flash_config_t C, bool OF_BLOCKS>
+template <flash_config_t C>
 static __device__ __forceinline__ void take_bits(own_biases<C> &biases, const flash_bias_t &bias,
                                                  const mla_exchange<C> &shared, int32_t column) {
     static_assert(own_tiles<C> * 8 <= 32, "a thread's keys are among 32");
     uint32_t shown[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int64_t at = bias_row<C>(shared, half).at;
-        shown[half] =
-            OF_BLOCKS ? shown_by_blocks(bias, at, column) : shown_by_bits(bias, at, column);
+        const uint32_t *const row =
+            static_cast<const uint32_t *>(bias.mask) + bias_row<C>(shared, half).at;
+        shown[half] = __funnelshift_r(load_mask_word(row, column >> 5, bias.n_keys),
+                                      load_mask_word(row, (column >> 5) + 1, bias.n_keys), column);
     }
     for_each_own<C>([&](int n, int i, int32_t offset) {
         biases.of[n][i] = shown[i / 2] >> offset & 1 ? 0.0f : -INFINITY;
@@ -118,9 +110,7 @@ static __device__ __forceinline__ void take_mask(own_biases<C> &biases, const fl
                                                  const mla_exchange<C> &shared, int32_t column) {
     DTYPES_KNOWN(7); /* numbers are of no other type */
     if (bias.kind == FLASH_MASK_BITS)
-        take_bits<C, false>(biases, bias, shared, column);
-    else if (bias.kind == FLASH_MASK_BLOCKS)
-        take_bits<C, true>(biases, bias, shared, column);
+        take_bits<C>(biases, bias, shared, column);
     else if (bias.dtype == FLASH_DTYPE_FP16)
         take_numbers<C, FLASH_DTYPE_FP16>(biases, bias, shared, column);
     else if (bias.dtype == FLASH_DTYPE_BF16)
