@@ -6,8 +6,8 @@
 Every head has random blocks of its own. The first two columns are calls without a mask and with one
 of blocks, by the rows that the library selects. The others are of the family's row for any bias:
 without a mask, with blocks, and with the blocks of one head for all, as blocks and as bits of
-single keys. They are timed in turns, launch by launch. "x share" is the second column over the share
-times the first.
+single keys. They are timed in turns, launch by launch. "x share" is the second column over the
+share times the first.
 """
 
 from __future__ import annotations

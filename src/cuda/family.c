@@ -3,17 +3,11 @@
  */
 #include "cuda/family.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 
 static bool hides_holes(const cuda_family_t *family, const flash_config_t *config) {
     return family->hides_holes != NULL ? family->hides_holes(config)
                                        : (config->features & FLASH_FEATURE_BIAS) != 0;
-}
-
-/* Rows that have not been run with masks of blocks on a device do not take them. */
-static bool reads_mask_of_blocks(const flash_config_t *config) {
-    return config->arch != FLASH_ARCH_SM80_MLA && config->arch != FLASH_ARCH_SM80_WIDE;
 }
 
 const char *cuda_launch_obstacle(const cuda_family_t *family, const flash_config_t *config,
@@ -24,7 +18,7 @@ const char *cuda_launch_obstacle(const cuda_family_t *family, const flash_config
         return "a block needs more shared memory than the device has";
     if ((int64_t)p->batch * p->n_heads > INT32_MAX || family->tiles(config, p) > INT32_MAX)
         return "the problem has more tiles than a launch can take";
-    if (p->bias.kind == FLASH_MASK_BLOCKS && !reads_mask_of_blocks(config))
+    if (p->bias.kind == FLASH_MASK_BLOCKS && family->refuses_mask_of_blocks)
         return "mask.kind is FLASH_MASK_BLOCKS, and kernels of SM80_MLA and SM80_WIDE do not read "
                "masks of blocks";
     if (p->bias.has_page_holes && !hides_holes(family, config))

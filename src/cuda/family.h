@@ -24,6 +24,7 @@ typedef struct cuda_family {
                                const device_t *device);
     /* Says whether a kernel hides keys in holes of a page table. NULL: those with bias do. */
     bool (*hides_holes)(const flash_config_t *config);
+    bool refuses_mask_of_blocks; /* FLASH_MASK_BLOCKS */
 } cuda_family_t;
 
 /* Returns why the device cannot be given the launch; NULL if it can. */

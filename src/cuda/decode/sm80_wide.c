@@ -26,7 +26,8 @@ static bool hides_holes(const flash_config_t *config) {
 static const cuda_family_t cuda = {.block = block,
                                    .tiles = plan_decode_tiles,
                                    .plan = plan_wide_heads,
-                                   .hides_holes = hides_holes};
+                                   .hides_holes = hides_holes,
+                                   .refuses_mask_of_blocks = true};
 
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
