@@ -13,6 +13,7 @@ import torch
 from bias_cases import BiasCase
 from device_memory import upload
 from flashattn import DType, Feature, dropout
+from flashattn.compat import fa2
 from gpu_problems import configs_for, device_inputs, same_bits
 from gradient_problems import GradientProblem
 from gradient_runs import OPS, DeviceRun, gradient_rows, serves
@@ -173,6 +174,45 @@ def test_a_graph_drops_others_at_each_launch() -> None:
         assert all(torch.equal(x, y) for x, y in zip(found, expected))
         seen.append(found[0])
     assert not torch.equal(seen[0], seen[1]) and not torch.equal(seen[1], seen[2])
+
+
+def test_a_graph_draws_another_state_of_torchs_generator_at_each_launch() -> None:
+    p = replace(BASE, dtype="bfloat16", d_head=64)
+    q, k, v = (x.requires_grad_() for x in device_inputs(p))
+
+    def call() -> list[torch.Tensor]:
+        o = fa2.flash_attn_func(q, k, v, 0.3, causal=True)
+        return [o.detach(), *torch.autograd.grad(o, (q, k, v), o.detach())]
+
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = call()
+    seen = []
+    for _ in range(3):
+        torch.cuda.manual_seed(4)
+        graph.replay()
+        seen.append([x.clone() for x in outputs])
+        graph.replay()
+        seen.append([x.clone() for x in outputs])
+    assert all(torch.equal(x, y) for x, y in zip(seen[0], seen[2]))
+    assert not torch.equal(seen[0][0], seen[1][0])
+
+
+def test_functions_of_flash_attn_have_the_gradients_of_the_same_weights() -> None:
+    qkv = torch.randn(2, 130, 3, 4, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    torch.manual_seed(3)
+    o = fa2.flash_attn_qkvpacked_func(qkv, 0.4, causal=True)
+    (found,) = torch.autograd.grad(o, qkv, o.detach())
+    torch.manual_seed(3)
+    state = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device="cuda")
+    options = {"causal": True, "dropout_p": 0.4, "rng_state": tuple(state.tolist())}
+    q, k, v = qkv.detach().unbind(2)
+    expected, lse = flashattn.flash_attn_func(q, k, v, return_lse=True, **options)
+    assert torch.equal(o, expected)
+    gradients = flashattn.flash_attn_backward(expected, q, k, v, expected, lse, **options)
+    assert torch.equal(found, torch.stack(gradients[:3], 2))
 
 
 def test_a_probability_of_0_takes_the_other_rows() -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from flashattn import sdpa
+from flashattn import sdpa, torch_ops
 from flashattn.config import most_d_head_on_cuda
 
 attend = torch.nn.functional.scaled_dot_product_attention
@@ -150,11 +150,33 @@ def test_shapes_are_those_that_compilers_expect(backwards: list) -> None:
     assert len(backwards) == 2
 
 
-def test_dropout_is_torchs(backwards: list) -> None:
-    leaves = [x.requires_grad_() for x in _inputs(SIZES["equal"], torch.bfloat16)]
+@pytest.mark.parametrize("compiles", [False, True])
+def test_dropout(backwards: list, compiles: bool) -> None:
+    """O and gradients are those of torch_ops with the state that torch's generator gives then."""
+    inputs = _inputs(SIZES["equal"], torch.bfloat16)
     torch.nn.attention.activate_flash_attention_impl(sdpa.NAME)
-    attend(*leaves, dropout_p=0.5).sum().backward()
-    assert backwards == [] and all(bool(x.grad.isfinite().all()) for x in leaves)
+
+    def loss(*x: torch.Tensor) -> torch.Tensor:
+        return attend(*x, dropout_p=0.5, is_causal=True).square().sum()
+
+    if compiles:
+        torch._dynamo.reset()
+        loss = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    results = []
+    for call in (loss, _loss_of_operators):
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        torch.manual_seed(11)
+        found = call(*leaves)
+        found.backward()
+        results.append([found, *(x.grad for x in leaves)])
+    assert len(backwards) == 1
+    assert all(torch.equal(x, y) for x, y in zip(*results))
+
+
+def _loss_of_operators(*inputs: torch.Tensor) -> torch.Tensor:
+    q, k, v = (x.transpose(1, 2) for x in inputs)
+    o = torch_ops.flash_attn_func(q, k, v, causal=True, dropout_p=0.5)
+    return o.transpose(1, 2).square().sum()
 
 
 def test_wide_heads() -> None:

@@ -15,7 +15,8 @@ devices torch gives calls with one, or with heads of more than 256 elements, to 
 its flash kernels. torch's kernels stay in use for types, heads and scales that the library does not
 serve (a scale is positive and finite in float32), and masks that require a gradient. Dropout is
 served on CUDA devices, by a state of torch's generator, and drops other weights than torch's
-kernels; on the CPU torch has no flash kernel with it. The module needs torch 2.11 or newer.
+kernels, so that it must be active in both passes of a call; on the CPU torch has no flash kernel
+with it. The module needs torch 2.11 or newer.
 """
 
 from __future__ import annotations
@@ -202,7 +203,7 @@ def _is_served(
 ) -> bool:
     d_head = q.shape[-1]
     return (
-        (dropout_p == 0 or (key == "CUDA" and 0 < dropout_p < 1))
+        (dropout_p == 0 or (key == "CUDA" and 0 < dropout_p < 1 and has_gradients(q)))
         and (scale is None or is_scale(scale))
         and q.dtype in _TYPES[key]
         and k.shape[-1] == v.shape[-1] == d_head

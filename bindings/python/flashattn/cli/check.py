@@ -25,6 +25,7 @@ _PROBLEMS: tuple[tuple[str, tuple, tuple, dict[str, Any]], ...] = (
     ("seqused_k", (2, 7, 8, 96), (2, 90, 2, 96), {"seqused_k": [0, 61]}),
     ("leftpad_k", (2, 40, 4, 64), (2, 70, 2, 64), {"leftpad_k": [0, 45], "causal": True}),
     ("decode", (1, 1, 8, 128), (1, 2000, 2, 128), {"causal": True}),
+    ("dropout", (1, 40, 4, 64), (1, 77, 2, 64), {"dropout_p": 0.3, "rng_state": (5, 2**35)}),
     ("odd d_head", (1, 19, 2, 37), (1, 23, 2, 37), {}),
 )
 

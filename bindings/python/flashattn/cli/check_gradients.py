@@ -10,7 +10,7 @@ from .. import gradient_oracle, oracle
 from .._attention import flash_attn_func
 from .._backward import flash_attn_backward
 from ..compare import Deviation, compare_gradient
-from ..config import Kernel, Op
+from ..config import Feature, Kernel, Op
 
 # Each operation has a keyword that names its kernel, and gradients that the kernel computes.
 OPERATIONS = {
@@ -22,7 +22,10 @@ OPERATIONS = {
 def measure(
     kernel: Kernel, inputs: tuple[np.ndarray, ...], options: dict[str, Any], seed: int
 ) -> list[tuple[str, Deviation]]:
-    """Returns the deviation of each gradient that the kernel computes of q, k and v."""
+    """Returns the deviation of each gradient that the kernel computes of q, k and v; of none where
+    weights are dropped, and the kernel is one of those without dropout."""
+    if "dropout_p" in options and not kernel.config.features & Feature.DROPOUT:
+        return []
     keyword, names = OPERATIONS[Op(kernel.config.op)]
     o, lse = flash_attn_func(*inputs, return_lse=True, **options)
     d_o = np.random.default_rng(seed + 1).standard_normal(o.shape).astype(o.dtype)
