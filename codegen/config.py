@@ -37,6 +37,11 @@ def converts(config: Config) -> bool:
     return operand_dtype(config) != config.dtype
 
 
+def multiplies_e4m3(config: Config) -> bool:
+    """Says whether a CUDA kernel's products are of e4m3."""
+    return operand_dtype(config) == Dtype.E4M3
+
+
 def c_initialiser(config: Config) -> str:
     """Returns the initialiser of a flash_config_t, with braces. Its enumerators must be known."""
     enumerators = {

@@ -388,9 +388,9 @@ def _quantised(kv: Dtype, *types: Dtype) -> tuple[Types, ...]:
     return tuple(Types(kv, q, o) for q in types for o in sorted({q, Dtype.FP32}))
 
 
-def _all_of_8_bits(kv: Dtype, *outputs: Dtype) -> tuple[Types, ...]:
+def _all_of_8_bits(kv: Dtype, *outputs: Dtype, operand: int = 0) -> tuple[Types, ...]:
     """Q is of the type of K and V, which is no type of O."""
-    return tuple(Types(kv, kv, o) for o in outputs)
+    return tuple(Types(kv, kv, o, operand) for o in outputs)
 
 
 # ---- Families ----
@@ -487,6 +487,7 @@ HALF_TYPES = _wide_o(*HALVES)
 GRADIENT_TYPES = _wide_q_and_o(*BASIC_TYPES)
 GRADIENT_ARCHS = (Arch.REFERENCE, Arch.AVX2, Arch.AVX512, Arch.NEON)
 CUDA_TYPES = (*HALF_TYPES, *_quantised(Dtype.E4M3, *HALVES))
+SM90_TYPES = (*CUDA_TYPES, *_all_of_8_bits(Dtype.E4M3, *BASIC_TYPES, operand=Dtype.E4M3))
 SM90_MLA_TYPES = (*CUDA_TYPES, *_quantised(Dtype.LATENT_E4M3, Dtype.BF16))
 
 
@@ -638,7 +639,7 @@ FAMILIES = {
         _cuda(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES),
         _cuda(Arch.SM80_MLA, SM80_MLA, CUDA_TYPES, _SM80_MLA_RULES),
         _cuda(Arch.SM80_WIDE, SM80_WIDE, CUDA_TYPES, _SM80_WIDE_RULES),
-        _cuda(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, ONLY_90, gradients=_SM90_GRADIENTS),
+        _cuda(Arch.SM90, SM90, SM90_TYPES, _SM90_RULES, ONLY_90, gradients=_SM90_GRADIENTS),
         _cuda(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES, ONLY_90, VARLEN),
         _cuda(Arch.SM90_MLA, SM90_MLA, SM90_MLA_TYPES, _SM90_MLA_RULES, ONLY_90, VARLEN),
         _cuda(Arch.SM90_WIDE, SM90_WIDE, CUDA_TYPES, _SM90_WIDE_RULES, ONLY_90, VARLEN),

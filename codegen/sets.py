@@ -404,6 +404,36 @@ def tune_sm80_mla() -> list[Config]:
     return [config for config in candidates if legal(config)]
 
 
+def tune_sm90_fp8() -> list[Config]:
+    """Returns the rows of SM90 that multiply e4m3, which are not installed yet."""
+    rows = (
+        (FULL, "stages_3+overlap+ping_pong+persistent"),
+        (FULL, "stages_3+overlap+persistent"),
+        (FULL, "stages_3+overlap+ping_pong+persistent+fixed_reference"),
+        (FULL, "stages_3+overlap+persistent+fixed_reference"),
+        (CAUSAL, "stages_3+overlap+persistent+longest_first"),
+        (CAUSAL, "stages_3+overlap+persistent+longest_first+fixed_reference"),
+        (CAUSAL, "stages_3+overlap+ping_pong+persistent+longest_first+fixed_reference"),
+        (CAUSAL, "stages_3+overlap+ping_pong+persistent+longest_first"),
+    )
+    tiles = ((64, 128), (128, 128), (192, 64), (256, 64))
+    return [
+        replace(
+            parse_config(f"SM90 (E4M3/E4M3, {d_head}, 128, {B_c}, 12): {strategies}"),
+            features=int(features),
+            n_stages=n_stages,
+        )
+        for features, strategies in rows
+        for d_head, B_c in tiles
+        for n_stages in ((2, 3, 4) if d_head == 128 else (2,) if d_head == 192 else (3,))
+        if "ping_pong" not in strategies or (d_head == 128 and n_stages == 3)
+        if n_stages == 3 or d_head == 192 or "fixed" in strategies
+        if d_head in (64, 128) or "fixed" not in strategies
+        if d_head in (64, 128) or features
+        if d_head == 128 or features
+    ]
+
+
 def _sm90_gradient(
     dtype: Dtype, op: Op, d_head: int, shape: tuple[int, int, int, int], features: int
 ) -> Config:
@@ -800,6 +830,7 @@ def all_sets() -> tuple[Config, ...]:
         *tune(),
         *tune_sm90(),
         *tune_sm80_mla(),
+        *tune_sm90_fp8(),
         *tune_sm90_gradients(),
         *ship(),
     }
@@ -813,6 +844,7 @@ SETS = {
     "tune": tune,
     "tune_sm90": tune_sm90,
     "tune_sm80_mla": tune_sm80_mla,
+    "tune_sm90_fp8": tune_sm90_fp8,
     "tune_sm90_gradients": tune_sm90_gradients,
     "ship": ship,
     "pairs": pairs,

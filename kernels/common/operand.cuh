@@ -12,6 +12,7 @@ template <flash_config_t C>
 constexpr bool has_half_operands =
     operand_dtype<C> == FLASH_DTYPE_FP16 || operand_dtype<C> == FLASH_DTYPE_BF16;
 template <flash_config_t C> constexpr bool converts = flash_converts(&C) != 0;
+template <flash_config_t C> constexpr bool multiplies_e4m3 = flash_multiplies_e4m3(&C) != 0;
 template <flash_config_t C> constexpr bool is_latent = flash_is_latent(&C) != 0;
 template <flash_config_t C> constexpr bool has_scales = flash_has_scales(&C) != 0;
 template <flash_config_t C> constexpr bool has_other_q_and_o = flash_has_other_q_and_o(&C) != 0;

@@ -23,6 +23,11 @@ DTYPE_CONSTANT int32_t flash_converts(const flash_config_t *c) {
     return flash_operand_dtype(c) != c->dtype;
 }
 
+/* Says whether both products are of e4m3, as Q, K and V are. */
+DTYPE_CONSTANT int32_t flash_multiplies_e4m3(const flash_config_t *c) {
+    return flash_operand_dtype(c) == FLASH_DTYPE_E4M3;
+}
+
 /* Says whether K and V are of latent tokens. */
 DTYPE_CONSTANT int32_t flash_is_latent(const flash_config_t *c) {
     return c->dtype == FLASH_DTYPE_LATENT_E4M3;

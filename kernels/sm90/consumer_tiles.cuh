@@ -55,19 +55,33 @@ template <flash_config_t C> struct finished_tile {
     bool failed;    /* the fixed reference does not serve the tile */
 };
 
+/* These join O at the end of a tile: the sink of the warp's head, and the scale of V of e4m3 that
+ * is multiplied as such. */
+typedef struct output_factors {
+    float sink;
+    float v_scale;
+} output_factors_t;
+
 /* Releases the last stage of V, and takes the results out of the accumulators. There is no branch:
- * the next tile's QK^T is under way. sink: of the warp's head. */
+ * the next tile's QK^T is under way. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void
 finish_tile(finished_tile<C> &done, const flash_params_t &problem, const softmax_units<C> &unit,
-            float sink, consumer_state<C> &consumer) {
+            const output_factors_t &factors, consumer_state<C> &consumer) {
     done.sanitised = sanitises_v<C, FIXED> && v_was_sanitised<C>(consumer.assignments.stage);
     finish_output<C>(consumer);
     finish_sums(consumer.softmax);
     done.lse = row_lse<C>(consumer.softmax, unit);
-    normalize_output<C>(consumer.o, consumer.softmax, unit, sink, output_scale<C>(consumer));
+    if constexpr (multiplies_e4m3<C>) {
+        consumer.softmax.sum[0] = consumer.second.weight[0];
+        consumer.softmax.sum[1] = consumer.second.weight[1];
+    }
+    normalize_output<C>(consumer.o, consumer.softmax, unit, factors.sink,
+                        multiplies_e4m3<C> ? factors.v_scale : output_scale<C>(consumer));
     round_output<C>(done.o, consumer.o, problem);
-    done.failed = FIXED && failed<C>(consumer.softmax, done.o);
+    done.failed = false;
+    if constexpr (FIXED)
+        done.failed = failed<C>(consumer.softmax, done.o) || needs_second_pass(unit);
 }
 
 /* Stores the O of a finished tile from registers, and completes it: in 16 bits or, where O is of
@@ -82,7 +96,7 @@ store_from_registers(const flash_params_t &problem, const tile_of<C> &tile,
     if constexpr (LAST)
         store_fp32_output<C>(problem, tile, o, fp32);
     if (done.sanitised && !fp32)
-        complete_output<C, element_bits<C>>(problem, tile);
+        complete_output<C, o_element_bits<C>>(problem, tile);
     if (done.sanitised && fp32)
         complete_output<C, float>(problem, tile);
 }
@@ -112,13 +126,28 @@ store_tile(const sm90_params_t &params, const finished_tile<C> &done, consumer_s
     release_assignment<C>(consumer.assignments);
 }
 
-/* Loads the sink of the warp's head, of the tile that the consumer is at, to be used when its last
- * PV is done. */
+/* Loads what joins the O of the tile that the consumer is at, to be used when its last PV is done.
+ */
 template <flash_config_t C>
-static __device__ __forceinline__ float load_sink_of_tile(const flash_params_t &problem,
-                                                          const consumer_state<C> &consumer) {
+static __device__ __forceinline__ output_factors_t
+load_factors_of_tile(const flash_params_t &problem, const consumer_state<C> &consumer) {
     const tile_of<C> tile = read_assignment<C>(consumer.assignments).tile;
-    return load_sink(problem, head_of_warp<C>(problem, tile));
+    output_factors_t factors = {load_sink(problem, head_of_warp<C>(problem, tile)), 1.0f};
+    if constexpr (multiplies_e4m3<C>)
+        factors.v_scale =
+            load_scale(problem.v_scale, tile.batch_index, tile.head / problem.group);
+    return factors;
+}
+
+/* Returns the units of the tile that the consumer is at. */
+template <flash_config_t C>
+static __device__ __forceinline__ score_units<C>
+units_of_next(const flash_params_t &problem, const score_unit_t &call_unit,
+              const consumer_state<C> &consumer) {
+    if constexpr (multiplies_e4m3<C>)
+        return load_units<C>(problem, read_assignment<C>(consumer.assignments).tile, call_unit);
+    else
+        return units_of_tile<C>(call_unit, consumer.q_slot);
 }
 
 /* Says whether the last PV of a tile and the first QK^T of the next one are under way together.
@@ -149,14 +178,14 @@ finish_beside_next(const sm90_params_t &params, const tile_of<C> &next, const sc
                    finished_tile<C> &done, consumer_state<C> &consumer) {
     await_v<C>(consumer);
     await_turn<C>(consumer);
-    issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
+    issue_block_output<C>(consumer);
     consumer.walk = find_walk<C>(params.problem, next, consumer.number);
     if constexpr (starts_early<C>)
         start_tile<C>(consumer);
     pass_turn<C>(consumer);
-    const float sink = load_sink_of_tile<C>(params.problem, consumer);
+    const output_factors_t factors = load_factors_of_tile<C>(params.problem, consumer);
     wgmma_wait<starts_early<C> ? 1 : 0>();
-    finish_tile<C, FIXED>(done, params.problem, softmax_unit<C>(params.problem, unit), sink,
+    finish_tile<C, FIXED>(done, params.problem, softmax_unit<C>(params.problem, unit), factors,
                           consumer);
     if constexpr (starts_early<C>)
         wgmma_wait<0>();
@@ -174,11 +203,11 @@ finish_alone(const sm90_params_t &params, const score_units<C> &unit, finished_t
              consumer_state<C> &consumer) {
     await_v<C>(consumer);
     await_turn<C>(consumer);
-    issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
+    issue_block_output<C>(consumer);
     pass_turn<C>(consumer);
-    const float sink = load_sink_of_tile<C>(params.problem, consumer);
+    const output_factors_t factors = load_factors_of_tile<C>(params.problem, consumer);
     wgmma_wait<0>();
-    finish_tile<C, FIXED>(done, params.problem, softmax_unit<C>(params.problem, unit), sink,
+    finish_tile<C, FIXED>(done, params.problem, softmax_unit<C>(params.problem, unit), factors,
                           consumer);
     store_tile<C, false>(params, done, consumer);
 }
@@ -194,7 +223,9 @@ static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params
     start_alone<C>(params.problem, consumer);
     while (true) {
         consumer.o = output_tile<C>{};
-        unit = units_of_tile<C>(call_unit, consumer.q_slot);
+        if constexpr (multiplies_e4m3<C>)
+            consumer.second.weight[0] = consumer.second.weight[1] = 0.0f;
+        unit = units_of_next<C>(params.problem, call_unit, consumer);
         const auto read_tile = [&] {
             return walked_tile<C>(read_assignment<C>(consumer.assignments).tile, consumer.walk);
         };

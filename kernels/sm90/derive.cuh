@@ -46,16 +46,22 @@ template <flash_config_t C> constexpr int element_bytes = sm90_element_bytes(&C)
 template <flash_config_t C> constexpr int chunk_elements = sm90_chunk_elements(&C);
 template <flash_config_t C> constexpr int panel_elements = sm90_panel_elements(&C);
 template <flash_config_t C> using element_bits = bits_of<element_bytes<C>>;
+template <flash_config_t C> constexpr int o_element_bytes = sm90_o_element_bytes(&C);
+template <flash_config_t C> using o_element_bits = bits_of<o_element_bytes<C>>;
+template <flash_config_t C>
+constexpr int o_chunk_elements = SM90_CHUNK_BYTES / o_element_bytes<C>;
+template <flash_config_t C>
+constexpr int o_panel_elements = SM90_PANEL_BYTES / o_element_bytes<C>;
 template <flash_config_t C> constexpr int kv_element_bytes = sm90_kv_element_bytes(&C);
 template <flash_config_t C> using kv_element_bits = bits_of<kv_element_bytes<C>>;
 
-/* ---- accumulators per thread, and steps of 16 along the contractions ---- */
+/* ---- accumulators per thread, and steps of 32 bytes along the contractions ---- */
 
 template <flash_config_t C> constexpr int d_head_v = sm90_d_head_v(&C);
 template <flash_config_t C> constexpr int score_registers = C.B_c / 2;
 template <flash_config_t C> constexpr int output_registers = d_head_v<C> / 2;
-template <flash_config_t C> constexpr int head_steps = C.d_head / 16;
-template <flash_config_t C> constexpr int key_steps = C.B_c / 16;
+template <flash_config_t C> constexpr int head_steps = C.d_head *element_bytes<C> / 32;
+template <flash_config_t C> constexpr int key_steps = C.B_c *element_bytes<C> / 32;
 
 template <flash_config_t C> constexpr bool q_in_registers = sm90_q_in_registers(&C) != 0;
 
@@ -104,7 +110,7 @@ constexpr bool walks_apart = has_mask<C> && !C.ping_pong && consumers<C> > 1;
 /* ---- shared memory ---- */
 
 template <flash_config_t C> constexpr int q_panels = sm90_panels(&C, C.d_head);
-template <flash_config_t C> constexpr int output_panels = sm90_panels(&C, d_head_v<C>);
+template <flash_config_t C> constexpr int output_panels = sm90_o_panels(&C);
 template <flash_config_t C> constexpr int q_panel_bytes = C.B_r *SM90_PANEL_BYTES;
 template <flash_config_t C> constexpr int kv_panel_bytes = C.B_c *SM90_PANEL_BYTES;
 template <flash_config_t C> constexpr int q_bytes = sm90_q_bytes(&C);
@@ -172,7 +178,7 @@ enum output_staging { STAGED_ALONE, STAGED_IN_Q, STAGED_IN_V, NOT_STAGED };
 template <flash_config_t C> constexpr output_staging choose_staging() {
     if (sm90_has_o_slot(&C))
         return STAGED_ALONE;
-    const bool fits_v =
+    const bool fits_v = !multiplies_e4m3<C> && /* which has ones in its stages */
         warpgroup_output_bytes<C> <= v_bytes<C> && output_v_stages<C> <= v_stages<C>;
     const bool prefers_v = fits_v && (has_mask<C> || has_varlen<C>);
     if (q_in_registers<C> && !prefers_v)
@@ -205,7 +211,7 @@ constexpr int output_panel_bytes =
 
 template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.arch == FLASH_ARCH_SM90, "a configuration of another family");
-    static_assert(has_half_operands<C>, "steps of wgmma are 16 elements of 16 bits");
+    static_assert(has_half_operands<C> || multiplies_e4m3<C>, "wgmma has other types too");
     static_assert(!is_latent<C>, "latent tokens are of other families");
     SM90_FWD_RULES(ASSERT_RULE, &C)
 }

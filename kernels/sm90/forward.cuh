@@ -27,6 +27,7 @@
 #ifndef FLASH_KERNELS_SM90_FORWARD_CUH
 #define FLASH_KERNELS_SM90_FORWARD_CUH
 
+#include "common/ptx/dependent_launch.cuh"
 #include "sm90/consumer_tiles.cuh"
 #include "sm90/load/convert_kv.cuh"
 #include "sm90/load/kv.cuh"
@@ -78,6 +79,8 @@ template <flash_config_t C>
 static __device__ __forceinline__ void load_kv(const sm90_params_t &params) {
     kv_loader_t loader = {{0, 0}, {0, 0}, 0, false};
     ring_t assignments = {0, 0};
+    if constexpr (multiplies_e4m3<C>)
+        wait_for_primary(); /* it transposes V */
     run_passes<C>([&](bool second) {
         return load_kv_pass<C>(params, sanitises_in<C>(second), loader, assignments);
     });
@@ -179,6 +182,8 @@ static __device__ __forceinline__ void sm90_forward(const sm90_params_t &params)
     if (threadIdx.x == Q_LOAD_O_STORE_WARP * warp_threads)
         prefetch_maps(params);
     initialize_block_state<C>(params.problem);
+    if constexpr (multiplies_e4m3<C>)
+        write_ones<C>();
     if constexpr (converts<C>) {
         take_role_beside_converter<C>(params);
     } else if (threadIdx.x >= SM90_WARPGROUP_THREADS) {

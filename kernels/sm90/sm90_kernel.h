@@ -37,6 +37,7 @@ enum {
     SM90_WIDER_D_HEAD = 192,     /* beside which kernels have a d_head_v, as DeepSeek's prefill */
     SM90_PANEL_BYTES = 128,      /* of a row of a tile in shared memory: one span of the swizzle */
     SM90_TILE_ALIGNMENT = 1024,  /* bytes: eight rows of the swizzle's pattern */
+    SM90_ROWS_OF_ONES = 8,       /* behind a transposed V: see fp8/products.cuh */
     SM90_CHUNK_BYTES = 16,       /* TMA's addresses and strides are multiples of it */
     SM90_STATE_BYTES = 2944,     /* block_state_t, behind the tiles (block_state.cuh) */
     SM90_CONVERSION_BYTES = 320, /* more, where K and V are converted */
@@ -98,9 +99,14 @@ typedef struct sm90_params {
     sm90_paging_t paging;
 } sm90_params_t;
 
-/* Returns the bytes of an element of every tile, and in memory of Q, and of O unless it is fp32. */
+/* Returns the bytes of an element of the tiles of Q, K and V, and in memory of Q. */
 SM90_CONSTANT int32_t sm90_element_bytes(const flash_config_t *c) {
     return dtype_size(flash_operand_dtype(c));
+}
+
+/* Returns the bytes of an element of O, unless it is fp32. */
+SM90_CONSTANT int32_t sm90_o_element_bytes(const flash_config_t *c) {
+    return flash_multiplies_e4m3(c) ? 2 : sm90_element_bytes(c);
 }
 
 /* Returns the bytes of an element of K and V in memory. */
@@ -145,7 +151,7 @@ SM90_CONSTANT int32_t sm90_warps(const flash_config_t *c) {
 /* Producer, converter and consumers share the 64K registers of a multiprocessor, in eights: what
  * loads needs few. */
 SM90_CONSTANT int32_t sm90_producer_registers(const flash_config_t *c) {
-    return sm90_consumers(c) == 3 ? 32 : 40;
+    return sm90_consumers(c) == 3 || flash_multiplies_e4m3(c) ? 32 : 40;
 }
 
 SM90_CONSTANT int32_t sm90_converter_registers(void) {
@@ -153,7 +159,10 @@ SM90_CONSTANT int32_t sm90_converter_registers(void) {
 }
 
 SM90_CONSTANT int32_t sm90_consumer_registers(const flash_config_t *c) {
-    return flash_converts(c) ? 208 : sm90_consumers(c) == 3 ? 160 : 232;
+    return flash_converts(c)          ? 208
+           : sm90_consumers(c) == 3   ? 160
+           : flash_multiplies_e4m3(c) ? 240
+                                      : 232;
 }
 
 /* Counts the registers that a consumer needs beside scores, probabilities, O and fragments of Q. In
@@ -163,11 +172,21 @@ SM90_CONSTANT int32_t sm90_other_registers(const flash_config_t *c) {
     return c->arch == FLASH_ARCH_SM90_DECODE && has_bias ? 64 : 40;
 }
 
+/* Counts the columns of O that P V of a block is computed of at a time, in accumulators of their own,
+ * where products are of e4m3 (fp8/products.cuh). */
+SM90_CONSTANT int32_t sm90_second_level_columns(const flash_config_t *c) {
+    return !flash_multiplies_e4m3(c) ? 0
+           : sm90_d_head_v(c) <= 128 ? sm90_d_head_v(c) + SM90_ROWS_OF_ONES
+                                     : 64;
+}
+
 /* The fragments of Q stay in registers where there is room: QK^T then reads a quarter less from
  * shared memory, and Q's slot is free for something else. Measured on an H200: +2 % for full, +4 to
  * 9 % for causal attention at d_head 128. */
 SM90_CONSTANT int32_t sm90_q_in_registers(const flash_config_t *c) {
-    return c->B_c / 2 + c->B_c / 4 + sm90_d_head_v(c) / 2 + c->d_head / 4 <=
+    const int32_t bytes = sm90_element_bytes(c);
+    const int32_t of_o = sm90_d_head_v(c) + sm90_second_level_columns(c);
+    return c->B_c / 2 + c->B_c * bytes / 8 + of_o / 2 + c->d_head * bytes / 8 <=
            sm90_consumer_registers(c) - sm90_other_registers(c);
 }
 
@@ -195,12 +214,21 @@ SM90_CONSTANT int32_t sm90_k_bytes(const flash_config_t *c) {
     return sm90_tile_bytes(c, c->B_c, c->d_head);
 }
 
+/* V of e4m3 that is multiplied as such lies transposed: a row for each of its columns. */
 SM90_CONSTANT int32_t sm90_v_bytes(const flash_config_t *c) {
-    return sm90_tile_bytes(c, c->B_c, sm90_d_head_v(c));
+    const int32_t rows = sm90_d_head_v(c) + SM90_ROWS_OF_ONES;
+    const int32_t tiles = (rows * c->B_c + SM90_TILE_ALIGNMENT - 1) / SM90_TILE_ALIGNMENT;
+    return flash_multiplies_e4m3(c) ? tiles * SM90_TILE_ALIGNMENT
+                                    : sm90_tile_bytes(c, c->B_c, sm90_d_head_v(c));
+}
+
+/* Counts the panels of O, unless it is fp32. */
+SM90_CONSTANT int32_t sm90_o_panels(const flash_config_t *c) {
+    return (sm90_d_head_v(c) * sm90_o_element_bytes(c) + SM90_PANEL_BYTES - 1) / SM90_PANEL_BYTES;
 }
 
 SM90_CONSTANT int32_t sm90_o_bytes(const flash_config_t *c) {
-    return sm90_tile_bytes(c, c->B_r, sm90_d_head_v(c));
+    return c->B_r * sm90_o_panels(c) * SM90_PANEL_BYTES;
 }
 
 /* Counts the panels in which a block of K or V of that number of columns arrives: fewer than it
@@ -390,12 +418,22 @@ SM90_CONSTANT int64_t sm90_max_blocks(const flash_config_t *c) {
     X(!flash_converts(c) || (c)->B_c % SM90_CONVERTED_KEYS == 0,                                   \
       "B_c is %d: with this dtype it is a multiple of %d", (c)->B_c, SM90_CONVERTED_KEYS)
 
+/* These are for rows that multiply e4m3 as such. */
+#define SM90_E4M3_RULES(X, c)                                                                      \
+    X(!flash_multiplies_e4m3(c) || (c)->B_c == 64 || (c)->B_c == 128,                              \
+      "B_c is %d: where products are of e4m3, it is 64 or 128", (c)->B_c)                          \
+    X(!flash_multiplies_e4m3(c) || !sm90_has_varlen(c),                                            \
+      "operand_dtype is e4m3: no row with varlen has it")                                          \
+    X(!flash_multiplies_e4m3(c) || ((c)->features & FLASH_FEATURE_BIAS) == 0,                      \
+      "operand_dtype is e4m3: no row with bias has it")
+
 #define SM90_FWD_RULES(X, c)                                                                       \
     X((c)->d_head_v == 0 || (c)->d_head == SM90_WIDER_D_HEAD,                                      \
       "d_head_v is %d: it needs a d_head of %d, which is %d", (c)->d_head_v, SM90_WIDER_D_HEAD,    \
       (c)->d_head)                                                                                 \
     SM90_WARP_RULES(X, c)                                                                          \
     SM90_CONVERTER_RULES(X, c)                                                                     \
+    SM90_E4M3_RULES(X, c)                                                                          \
     X(!sm90_has_varlen(c) || (c)->longest_first,                                                   \
       "features has varlen: it needs longest_first, which is 0")                                   \
     X(!sm90_has_pages(c) || sm90_has_varlen(c),                                                    \

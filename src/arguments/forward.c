@@ -133,17 +133,6 @@ static flash_status_t check_multiprocessors(const flash_forward_args_t *a) {
     return FLASH_SUCCESS;
 }
 
-/* FP16 and BF16 hold every number of e4m3, so that a caller's copy of Q loses nothing. */
-static flash_status_t check_query_of_8_bits(const flash_forward_args_t *a) {
-    FLASH_REQUIRE(
-        a->q.dtype != FLASH_DTYPE_E4M3 || !is_for_cuda(a), FLASH_ERROR_UNSUPPORTED,
-        "q.dtype is FLASH_DTYPE_E4M3 (%d), and device is 0x%x: no kernel for CUDA devices "
-        "multiplies Q of e4m3, nor converts it; beside K and V of e4m3 they take Q of "
-        "fp16 or bf16, which hold its values",
-        FLASH_DTYPE_E4M3, (unsigned)a->device);
-    return FLASH_SUCCESS;
-}
-
 static flash_status_t check_reserved(const flash_forward_args_t *a) {
     return argument_check_reserved("flash_forward_args_t", a->reserved32, a->reserved,
                                    sizeof a->reserved / sizeof a->reserved[0]);
@@ -156,7 +145,6 @@ static flash_status_t check_shape(const flash_forward_args_t *a) {
     FLASH_TRY(check_multiprocessors(a));
     FLASH_TRY(check_mask(a));
     FLASH_TRY(check_diagonal_offset(a));
-    FLASH_TRY(check_query_of_8_bits(a));
     FLASH_TRY(check_not_negative("softmax_scale", a->softmax_scale));
     return check_not_negative("softcap", a->softcap);
 }

@@ -127,8 +127,11 @@ def test_documented_types_are_those_of_the_families(root):
 
 
 def _combinations(kv, q, o):
+    kv, _, operand = kv.partition("/")
+    product_of = Dtype[operand.strip()] if operand else 0
     for own in _types(kv, None):
-        yield from (Types(own, *pair) for pair in product(_types(q, own), _types(o, own)))
+        pairs = product(_types(q, own), _types(o, own))
+        yield from (Types(own, *pair, product_of) for pair in pairs)
 
 
 def _types(text, own):

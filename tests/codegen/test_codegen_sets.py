@@ -41,6 +41,7 @@ from codegen.sets import (
     tune,
     tune_sm80_mla,
     tune_sm90,
+    tune_sm90_fp8,
     tune_sm90_gradients,
 )
 from codegen.short_form import format_config, parse_config
@@ -248,6 +249,14 @@ def test_tuning_of_latent_attention_has_the_tiles_of_ship():
     assert len(rows) == 3 * 4 * 2 * 2
     assert {(c.B_r, c.n_warps) for c in rows} == {(16, 4), (32, 4), (32, 8), (64, 8)}
     assert tiles(rows) >= tiles(ship_sm80_mla())
+
+
+def test_rows_that_multiply_e4m3_are_legal_rows():
+    rows = tune_sm90_fp8()
+    assert {c.operand_dtype for c in rows} == {Dtype.E4M3}
+    assert {c.d_head for c in rows} == {64, 128, 192, 256}
+    assert all(legal(config) for config in rows)
+    assert not set(rows) & set(ship())
 
 
 def test_gradients_of_sm90_have_rows_of_each_class_of_features_with_one_tile():

@@ -77,6 +77,8 @@ def contiguous_rows() -> list[Kernel]:
 
 def types_of(config: flashattn.Config) -> dict[str, str]:
     """Returns the types of a problem for the row, as AttentionProblem names them."""
+    if config.operand_dtype == DType.E4M3:
+        return {"dtype": E4M3, "q_dtype": E4M3, "o_dtype": "bfloat16"}
     if config.dtype in (DType.E4M3, DType.LATENT_E4M3):
         dtype = E4M3 if config.dtype == DType.E4M3 else LATENT
         return {"dtype": dtype, "q_dtype": "bfloat16", "o_dtype": "bfloat16"}
@@ -306,9 +308,13 @@ def expected_of(
     **options: object,
 ) -> Expected:
     """Computes what is expected. o_dtype None: that of q."""
+    of_tanh = _TANH_ERROR * float(options.get("softcap", 0))
+    if q.dtype.itemsize == 1:
+        expected = expectation.expected_of_fp8([q, k, v], o_dtype, **options)
+        return replace(expected, score_error=expected.score_error + of_tanh)
     p_dtype = np.dtype(np.float16) if v.dtype.itemsize == 1 else v.dtype
     expected = expectation.expected_of([q, k, v], p_dtype, o_dtype, roundings=4, **options)
-    return replace(expected, score_error=_TANH_ERROR * float(options.get("softcap", 0)))
+    return replace(expected, score_error=of_tanh)
 
 
 def check_every_row(p: AttentionProblem) -> None:

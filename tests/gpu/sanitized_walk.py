@@ -108,7 +108,9 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
     elif config.features & Feature.VARLEN:
         yield AttentionProblem(3, 91, 150, 8, 2, **row, **RAGGED)
     if config.dtype == DType.E4M3:
-        row = {**row, "q_dtype": "float16", "o_dtype": "float16"}
+        if config.operand_dtype != DType.E4M3:
+            row = {**row, "q_dtype": "float16"}
+        row = {**row, "o_dtype": "float16"}
         scales = ((0.5, 2.0), (1.0, 0.25), (4.0, 1.0))
         few = (3, 3, 400, 8, 2) if is_decode else (3, 91, 150, 8, 2)
         yield AttentionProblem(*few, **row, k_descale=scales, v_descale=scales)

@@ -29,10 +29,10 @@ def _inputs(config: flashattn.Config, len_q: int, len_k: int, heads_kv: int) -> 
     d_head, d_head_v = config.d_head, config.d_head_v or config.d_head
     sizes = [(len_q, HEADS, d_head), (len_k, heads_kv, d_head), (len_k, heads_kv, d_head_v)]
     shapes = [(BATCH, *size) for size in sizes]
-    q, k, v = [torch.randn(shape, device="cuda", dtype=dtype) for shape in shapes]
+    q, k, v = [torch.randn(shape, device="cuda") for shape in shapes]
     q[:, :, ::7] *= 40
     v[:, -3:, ::3, 5] = torch.nan
-    return [q, k, v]
+    return [x.to(dtype) for x in (q, k, v)]
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -284,10 +284,14 @@ def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
         of_element = config.n_stages + 2 if config.dtype == DType.E4M3 else 2 * config.n_stages
         keys = 2 * of_element * config.d_head * config.B_c
         return keys, keys + 32 * 1024
+    keys = config.n_stages * config.B_c
+    if config.operand_dtype == DType.E4M3:  # V is transposed, and O has two bytes
+        columns = -(-config.d_head // 128) * 128
+        least = columns * (config.B_r + keys) + config.d_head * keys
+        return least, least + 4096 + columns * config.B_r + 2 * config.d_head * config.B_r
     columns, columns_of_v = (
         -(-x // 64) * 64 for x in (config.d_head, config.d_head_v or config.d_head)
     )
-    keys = config.n_stages * config.B_c
     least = 2 * columns * (config.B_r + keys) + 2 * columns_of_v * keys
     return least, least + 4096 + 2 * 2 * columns * config.B_r
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flashattn import oracle
@@ -10,6 +10,8 @@ from flashattn.compare import compare
 
 # FlashAttention's test of caches allows as much of the mean error of a plain implementation.
 _MEAN_ERROR = 1.5
+# Of LSE, and of scores: docs/numerics.md.
+_FP8_LSE_ERROR, _FP8_PART_OF_SCORE = 2e-3, 2.0**-12
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,22 @@ def expected_of(
     largest_score *= largest_scale(options.get("q_descale"))
     unit = largest_scale(options.get("v_descale"))
     return Expected(o, lse, naive_o, largest_score, p_dtype, unit)
+
+
+def expected_of_fp8(
+    inputs: list[np.ndarray], o_dtype: np.dtype | None = None, **options: object
+) -> Expected:
+    """Computes what is expected of rows that multiply e4m3: P is rounded to it, and sums of QK^T
+    have fewer bits than fp32."""
+    p_dtype = inputs[2].dtype
+    expected = expected_of(inputs, p_dtype, o_dtype, **options)
+    rounded = oracle.of_rounded_p(*inputs, p_dtype=p_dtype, **options)
+    o_dtype = o_dtype or np.dtype(np.float32)
+    return replace(
+        expected,
+        naive_o=rounded.astype(o_dtype)[None],
+        score_error=_FP8_LSE_ERROR + _FP8_PART_OF_SCORE * expected.largest_score,
+    )
 
 
 def assert_agrees(o: np.ndarray, lse: np.ndarray, expected: Expected, replay: str) -> None:

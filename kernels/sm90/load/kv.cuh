@@ -57,13 +57,30 @@ static __device__ __forceinline__ void load_k(const sm90_params_t &params, const
                             k_tile<C>(stage), k_arrival<C>(stage), state.k_empty[stage], loader.k);
 }
 
+/* Loads a block of V that lies transposed (fp8/transpose_v.cu): its keys are columns of the map,
+ * and V's columns are rows. */
+template <flash_config_t C>
+static __device__ __forceinline__ void load_transposed(const sm90_params_t &params,
+                                                       const tile_of<C> &tile, int32_t block,
+                                                       const uint64_t &full, ring_t &ring) {
+    const uint32_t barrier = shared_address(&full);
+    const tma_box_t box = {block * C.B_c, 0, tile.head / params.problem.group, tile.batch_index};
+    mbarrier_wait(shared_address(&block_state<C>().v_empty[ring.stage]), ring.parity ^ 1);
+    mbarrier_arrive_expect(barrier, d_head_v<C> * C.B_c);
+    tma_load<false>(v_tile<C>(ring.stage), &params.v, box, barrier, l2_evict_last);
+    step<v_stages<C>>(ring);
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void load_v(const sm90_params_t &params, const tile_of<C> &tile,
                                               int32_t block, bool sanitises, kv_loader_t &loader) {
     block_state_t &state = block_state<C>();
     const int stage = loader.v.stage;
     const bool sanitised = sanitises && is_cut(tile, block);
-    load_stage<C, TENSOR_V>(
+    if constexpr (multiplies_e4m3<C>)
+        load_transposed<C>(params, tile, block, v_arrival<C>(stage, sanitised), loader.v);
+    else
+        load_stage<C, TENSOR_V>(
         &params.v, key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.v),
         v_tile<C>(stage), v_arrival<C>(stage, sanitised), state.v_empty[stage], loader.v);
 }

@@ -76,7 +76,7 @@ store_staged(const sm90_params_t &params, const tile_of<C> &tile, int consumer, 
     if (shared == 0 || query >= sequence_of<C>(params.problem, tile).len_q)
         return;
 #pragma unroll
-    for (int i = 0; i < output_panels<C>; ++i, box.column += panel_elements<C>)
+    for (int i = 0; i < output_panels<C>; ++i, box.column += o_panel_elements<C>)
         tma_store<has_varlen<C>>(&params.o, box, shared + i * output_panel_bytes<C>);
 }
 

@@ -27,6 +27,18 @@ typedef struct sanitiser {
 template <flash_config_t C> static __device__ __forceinline__ bool zero_non_finite(uint32_t block) {
     const uint32_t first = block + threadIdx.x % warp_threads * SM90_CHUNK_BYTES;
     const uint32_t end = block + v_bytes<C>;
+    if constexpr (multiplies_e4m3<C>) {
+        uint32_t nans = 0;
+#pragma unroll 8
+        for (uint32_t chunk = first; chunk < end; chunk += warp_threads * SM90_CHUNK_BYTES)
+            nans = add_zero_times_chunk<operand_dtype<C>>(nans, shared_load(chunk));
+        if (nans == 0)
+            return false;
+#pragma unroll 1
+        for (uint32_t chunk = first; chunk < end; chunk += warp_threads * SM90_CHUNK_BYTES)
+            shared_store(chunk, finite_chunk<operand_dtype<C>>(shared_load(chunk)));
+        return true;
+    } else {
     uint32_t sum[4] = {0, 0, 0, 0};
 #pragma unroll 8
     for (uint32_t chunk = first; chunk < end; chunk += warp_threads * SM90_CHUNK_BYTES) {
@@ -42,6 +54,7 @@ template <flash_config_t C> static __device__ __forceinline__ bool zero_non_fini
     for (uint32_t chunk = first; chunk < end; chunk += warp_threads * SM90_CHUNK_BYTES)
         shared_store(chunk, finite_chunk<operand_dtype<C>>(shared_load(chunk)));
     return true;
+    }
 }
 
 /* Sanitises the block in a stage and hands it on to the consumers. landed_parities: those that the

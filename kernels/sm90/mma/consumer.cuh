@@ -14,6 +14,7 @@
 #ifndef FLASH_KERNELS_SM90_MMA_CONSUMER_CUH
 #define FLASH_KERNELS_SM90_MMA_CONSUMER_CUH
 
+#include "sm90/fp8/reference.cuh"
 #include "sm90/mma/products.cuh"
 #include "sm90/mma/tile_bias.cuh"
 #include "sm90/mma/walk.cuh"
@@ -27,6 +28,7 @@ template <flash_config_t C> struct consumer_state {
     score_tile<C> s;
     probability_tile<C> p;
     output_tile<C> o;
+    [[no_unique_address]] second_level_of<C> second;
     query_fragments<C> q;
     softmax_state_t softmax;
     ring_t q_slot;
@@ -103,12 +105,26 @@ static __device__ __forceinline__ void finish_scores(consumer_state<C> &consumer
     step<k_stages<C>>(consumer.k);
 }
 
+/* Issues PV of the block before. */
+template <flash_config_t C>
+static __device__ __forceinline__ void issue_block_output(consumer_state<C> &consumer) {
+    if constexpr (multiplies_e4m3<C>)
+        issue_part<C, 0>(consumer.second, consumer.p, consumer.v.stage);
+    else
+        issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
+}
+
+/* Releases V, when PV of a block is done. */
 template <flash_config_t C>
 static __device__ __forceinline__ void finish_output(consumer_state<C> &consumer) {
-    pin_accumulators(consumer.o.o);
+    if constexpr (multiplies_e4m3<C>)
+        add_second_level<C>(consumer.o, consumer.second, consumer.p, consumer.v.stage);
+    else
+        pin_accumulators(consumer.o.o);
     release(block_state<C>().v_empty[consumer.v.stage]);
     step<v_stages<C>>(consumer.v);
 }
+
 
 /* Waits for a tile's Q, and issues QK^T of its first block. */
 template <flash_config_t C>
@@ -155,9 +171,20 @@ first_block(const flash_params_t &params, const tile_of<C> &tile, const score_un
         consumer.softmax = start_softmax<C>(consumer.s);
     }
     exponentiate<C>(consumer.s, consumer.softmax, softmax_unit<C>(params, unit));
+    if constexpr (multiplies_e4m3<C> && FIXED)
+        leave_room<C>(consumer.s, consumer.softmax, unit);
     round_probabilities<C>(consumer.p, consumer.s);
     return visited;
 }
+
+/* Where P V of a block is added to O in fp32, these additions, and the rounding of P, run beside the
+ * multi-function units, which a part of the exponentials is left for. */
+template <flash_config_t C>
+constexpr bool splits_softmax = multiplies_e4m3<C> && C.overlap && !has_softcap<C>;
+template <flash_config_t C>
+constexpr int registers_beside_output =
+    splits_softmax<C> ? score_registers<C> * (C.n_stages == 2 ? 4 : C.n_stages == 3 ? 2 : 1) / 4
+                      : score_registers<C>;
 
 /* Computes each block after the first, when P of the block before is still to be multiplied. CUT:
  * some row may not see some key of the block, or the kernel decides at run time. FIXED: the
@@ -172,7 +199,7 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
     score_tile<C> &s = consumer.s;
     if constexpr (!C.overlap) {
         await_v<C>(consumer);
-        issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
+        issue_block_output<C>(consumer);
         wgmma_wait<0>();
         finish_output<C>(consumer);
     }
@@ -182,7 +209,7 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
     const block_visit<C> visited = announced_visit<C>(consumer.k, expected);
     if constexpr (C.overlap) {
         await_v<C>(consumer);
-        issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
+        issue_block_output<C>(consumer);
         pass_turn<C>(consumer);
     }
     wgmma_wait<C.overlap ? 1 : 0>();
@@ -198,7 +225,10 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
             if (!looks_for_cuts<C, FIXED> || is_cut(tile, block_index(visited)))
                 mask_scores<C>(s, params, tile, block_index(visited));
         past = raise_tile_max<C>(consumer.softmax, s, params, tile, slope, unit, visited);
-        exponentiate<C>(s, consumer.softmax, softmax_unit<C>(params, unit));
+        exponentiate_part<C, 0, registers_beside_output<C>>(s, consumer.softmax,
+                                                            softmax_unit<C>(params, unit));
+    } else if constexpr (splits_softmax<C>) {
+        exponentiate_part<C, 0, registers_beside_output<C>>(s, consumer.softmax, unit);
     } else {
         cap_and_exponentiate<C>(s, consumer.softmax, unit);
     }
@@ -207,9 +237,17 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
         wgmma_wait<0>();
         finish_output<C>(consumer);
     }
+    if constexpr (splits_softmax<C>)
+        exponentiate_part<C, registers_beside_output<C>, score_registers<C>>(
+            s, consumer.softmax, softmax_unit<C>(params, unit));
     if constexpr (raises_max)
         rescale_output_if_needed<C>(consumer.o, past);
-    round_probabilities<C>(consumer.p, s);
+    if constexpr (raises_max && multiplies_e4m3<C>)
+        rescale_weights<C>(consumer.second, past);
+    if constexpr (multiplies_e4m3<C> && !raises_max)
+        round_and_look<C>(consumer.p, s, consumer.o, consumer.second, consumer.softmax, unit);
+    else
+        round_probabilities<C>(consumer.p, s);
     return visited;
 }
 

@@ -8,6 +8,7 @@
 #include "common/ptx/convert.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "sm90/block_state.cuh"
+#include "sm90/fp8/products.cuh"
 #include "sm90/fragments.cuh"
 #include "sm90/ptx/descriptor.cuh"
 #include "sm90/ptx/wgmma.cuh"
@@ -69,11 +70,16 @@ static __device__ __forceinline__ void issue_output(output_tile<C> &o, const pro
 template <flash_config_t C>
 static __device__ __forceinline__ void round_probabilities(probability_tile<C> &p,
                                                            const score_tile<C> &s) {
+    if constexpr (multiplies_e4m3<C>) {
+        round_to_e4m3<C>(p, s);
+    } else {
 #pragma unroll
-    for (int i = 0; i < key_steps<C>; ++i)
+        for (int i = 0; i < key_steps<C>; ++i)
 #pragma unroll
-        for (int j = 0; j < 4; ++j)
-            p.p[i][j] = convert_pair<operand_dtype<C>>(s.s[8 * i + 2 * j], s.s[8 * i + 2 * j + 1]);
+            for (int j = 0; j < 4; ++j)
+                p.p[i][j] =
+                    convert_pair<operand_dtype<C>>(s.s[8 * i + 2 * j], s.s[8 * i + 2 * j + 1]);
+    }
 }
 
 #endif

@@ -98,7 +98,8 @@ raise_biased_max(softmax_state_t &state, score_tile<C> &s, const flash_bias_t &b
 template <flash_config_t C>
 static __device__ __forceinline__ void rescale_output_if_needed(output_tile<C> &o,
                                                                 const rescale_t &past) {
-    if (!has_bias<C> || __any_sync(0xffffffffu, past.factor[0] != 1.0f || past.factor[1] != 1.0f))
+    if (!(has_bias<C> || multiplies_e4m3<C>) ||
+        __any_sync(0xffffffffu, past.factor[0] != 1.0f || past.factor[1] != 1.0f))
         rescale_output<C>(o, past);
 }
 

@@ -10,7 +10,9 @@
  *
  * P of fp16 would leave its range where a score is 11.1 above the reference. So a fixed reference
  * of such kernels is above the maximum by reference_margin, in the exponent of 2: scores may then
- * be 15.2 above the maximum. What that costs are bits of weights below 2^-8 of the greatest.
+ * be 15.2 above the maximum. What that costs are bits of weights below 2^-8 of the greatest. P of
+ * e4m3 has 448, 2^8.8, as its largest number. Its reference is 2^8 below a maximum, and follows the
+ * scores when they are 2^0.75 above that.
  */
 #ifndef FLASH_KERNELS_SM90_SOFTMAX_SOFTMAX_CUH
 #define FLASH_KERNELS_SM90_SOFTMAX_SOFTMAX_CUH
@@ -56,10 +58,22 @@ static __device__ __forceinline__ void cap_by(score_tile<C> &s, const tanh_polyn
         s.s[i] = tanh_by(p, s.s[i], 0.0f);
 }
 
+/* Multiplies scores by odd units. */
+template <flash_config_t C>
+static __device__ __forceinline__ void scale_by_units(score_tile<C> &s,
+                                                      const score_units<C> &unit) {
+#pragma unroll
+    for (int i = 0; i < score_registers<C>; ++i)
+        s.s[i] *= unit.score[i / 2 % 2];
+}
+
 /* Turns scores into tanh(score / cap), in units of the cap. POLYNOMIAL: where one serves; code that
  * seldom runs does without, to be shorter. */
 template <flash_config_t C, bool POLYNOMIAL>
 static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_units<C> &unit) {
+    if constexpr (multiplies_e4m3<C> && !(C.fixed_reference && POLYNOMIAL))
+        if (unit.odd)
+            scale_by_units<C>(s, unit);
     if constexpr (has_softcap<C>) {
         if (!is_capped(unit))
             return;
@@ -93,11 +107,15 @@ static __device__ __forceinline__ float subtrahend(float max) {
 
 template <flash_config_t C>
 constexpr float reference_margin =
-    C.fixed_reference &&operand_dtype<C> == FLASH_DTYPE_FP16 ? 6.0f : 0.0f;
+    multiplies_e4m3<C>                                          ? -8.0f
+    : C.fixed_reference && operand_dtype<C> == FLASH_DTYPE_FP16 ? 6.0f
+                                                                : 0.0f;
 
 /* The sum of a row is as many times too small by that. */
 template <flash_config_t C>
-constexpr float reference_factor = static_cast<float>(1 << static_cast<int>(reference_margin<C>));
+constexpr float reference_factor =
+    reference_margin<C> < 0 ? 1.0f / static_cast<float>(1 << static_cast<int>(-reference_margin<C>))
+                            : static_cast<float>(1 << static_cast<int>(reference_margin<C>));
 
 /* Takes the reference maximum from the first block. */
 template <flash_config_t C>
@@ -116,16 +134,47 @@ static __device__ __forceinline__ float raise_row_max(softmax_state_t &state, in
     return factor;
 }
 
+/* So far, in the exponent of 2, a score may be above the reference maximum where P is of e4m3. */
+constexpr float reference_lag = 0.75f;
+
+/* Raises the reference maxima of P of e4m3 if a score of the warp has left one too far behind.
+ * Otherwise all factors are 1. */
+template <flash_config_t C>
+static __device__ __forceinline__ rescale_t follow_max(softmax_state_t &state,
+                                                       const score_tile<C> &s,
+                                                       const softmax_units<C> &unit) {
+    static_assert(reference_lag - reference_margin<C> < 8.8f, "P stays below 448");
+    rescale_t past = {{1.0f, 1.0f}};
+    float of_block[2];
+    bool behind = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        of_block[half] = row_max<C>(s, half);
+        behind |= (of_block[half] - state.max[half]) * log2_unit(unit, half) > reference_lag;
+    }
+    if (__any_sync(0xffffffffu, behind)) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+            past.factor[half] = raise_row_max(state, half, of_block[half], log2_unit(unit, half));
+    }
+    return past;
+}
+
 /* Raises the reference maxima to those of the block, and rescales the sums. */
 template <flash_config_t C>
 static __device__ __forceinline__ rescale_t raise_max(softmax_state_t &state,
                                                       const score_tile<C> &s,
                                                       const softmax_units<C> &unit) {
-    rescale_t past;
+    if constexpr (multiplies_e4m3<C>) {
+        return follow_max<C>(state, s, unit);
+    } else {
+        rescale_t past;
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-        past.factor[half] = raise_row_max(state, half, row_max<C>(s, half), log2_unit(unit, half));
-    return past;
+        for (int half = 0; half < 2; ++half)
+            past.factor[half] =
+                raise_row_max(state, half, row_max<C>(s, half), log2_unit(unit, half));
+        return past;
+    }
 }
 
 /* Returns what P and the sum of a row are relative to, in the exponent of 2. */
@@ -135,14 +184,15 @@ static __device__ __forceinline__ float log2_reference(const softmax_state_t &st
     return fmaf(subtrahend(state.max[half]), log2_unit(unit, half), reference_margin<C>);
 }
 
-/* Turns S into P, relative to the reference maxima, and adds it, unrounded, to the sums. */
-template <flash_config_t C>
-static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_state_t &state,
-                                                    const softmax_units<C> &unit) {
+/* Turns a part of S into P, relative to the reference maxima, and adds it, unrounded, to the sums.
+ */
+template <flash_config_t C, int BEGIN, int END>
+static __device__ __forceinline__ void exponentiate_part(score_tile<C> &s, softmax_state_t &state,
+                                                         const softmax_units<C> &unit) {
     const float reference[2] = {log2_reference<C>(state, unit, 0),
                                 log2_reference<C>(state, unit, 1)};
 #pragma unroll
-    for (int i = 0; i < score_registers<C>; i += 4)
+    for (int i = BEGIN; i < END; i += 4)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float *x = &s.s[i + 2 * half];
@@ -150,6 +200,13 @@ static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_st
             x[1] = exp2_approx(fmaf(x[1], log2_unit(unit, half), -reference[half]));
             state.sum[half] += x[0] + x[1];
         }
+}
+
+/* Does that for all of S. */
+template <flash_config_t C>
+static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_state_t &state,
+                                                    const softmax_units<C> &unit) {
+    exponentiate_part<C, 0, score_registers<C>>(s, state, unit);
 }
 
 /* Does the same for arguments of tanh, by a polynomial for their size. shift: what is added to the
@@ -233,6 +290,9 @@ static __device__ __forceinline__ void require_reference(softmax_state_t &state)
             state.sum[half] = NAN;
 }
 
+template <flash_config_t C>
+constexpr int looked_at_as = multiplies_e4m3<C> ? (int)FLASH_DTYPE_FP16 : operand_dtype<C>;
+
 /* Says whether the fixed reference has failed this thread's rows: a sum or an element of O has left
  * its range, or is near its end. What is not finite because the inputs are not fails too, which
  * costs time but does no harm; so does an O of bf16 from 2^121 on, which is looked at as fp16. */
@@ -243,7 +303,7 @@ static __device__ __forceinline__ bool failed(const softmax_state_t &state,
     uint32_t zero[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < output_registers<C> / 2; ++i)
-        zero[i % 4] = multiply_add_pair<operand_dtype<C>>(o.w[i], 0, zero[i % 4]);
+        zero[i % 4] = multiply_add_pair<looked_at_as<C>>(o.w[i], 0, zero[i % 4]);
     const bool finite = is_pair_of_zeros(zero[0] | zero[1] | zero[2] | zero[3]);
     return !(finite && state.sum[0] < max_sum && state.sum[1] < max_sum);
 }

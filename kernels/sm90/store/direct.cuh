@@ -13,10 +13,10 @@
 #include "sm90/ptx/predicated.cuh"
 #include "sm90/store/non_finite.cuh"
 
-/* Returns the scale of V of e4m3 for the tile that the consumer is at; 1 for other types. */
+/* Returns the scale of V that was converted for the tile that the consumer is at; 1 for other types. */
 template <flash_config_t C>
 static __device__ __forceinline__ float output_scale(const consumer_state<C> &consumer) {
-    if constexpr (has_scales<C>)
+    if constexpr (has_scales<C> && converts<C>)
         return *(volatile float *)&conversion_state<C>().v_scale[consumer.assignments.stage];
     else
         return 1.0f;
@@ -95,11 +95,11 @@ static __device__ __forceinline__ element *output_row(const flash_params_t &p,
 
 /* Returns the first column of the thread's chunk i. */
 template <flash_config_t C> static __device__ __forceinline__ int chunk_column(int i) {
-    return (4 * i + threadIdx.x % 4) * chunk_elements<C>;
+    return (4 * i + threadIdx.x % 4) * o_chunk_elements<C>;
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void store_row(element_bits<C> *row, int32_t columns, int half,
+static __device__ __forceinline__ void store_row(o_element_bits<C> *row, int32_t columns, int half,
                                                  const rounded_output<C> &o) {
 #pragma unroll
     for (int i = 0; i < d_head_v<C> / 32; ++i) {
@@ -119,7 +119,7 @@ static __device__ __forceinline__ void store_output(const flash_params_t &p, con
                                                     const rounded_output<C> &o, bool wanted) {
     const int32_t row = tile.row_begin + row_query<C>(p, 0);
     const int32_t len_q = sequence_of<C>(p, tile).len_q;
-    element_bits<C> *data = output_row<C, element_bits<C>>(p, tile, row);
+    o_element_bits<C> *data = output_row<C, o_element_bits<C>>(p, tile, row);
     store_row<C>(data, wanted && row < len_q ? p.d_head_v : 0, 0, o);
     store_row<C>(data + 8 * p.o_stride.seq, wanted && row + 8 < len_q ? p.d_head_v : 0, 1, o);
 }

@@ -40,7 +40,8 @@ static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *pro
 static flash_status_t encode_maps(const flash_config_t *config, sm90_decode_params_t *params) {
     const flash_params_t *p = &params->cut.attention;
     const tma_tensor_t k = tma_tensor_k(config, p), v = tma_tensor_v(config, p);
-    const tensor_map_box_t keys = {paging_sm90_box_keys(config, &params->paging), 1};
+    const tensor_map_box_t keys = {.rows = paging_sm90_box_keys(config, &params->paging),
+                                   .heads = 1};
     params->entry_tokens =
         (sm90_entry_tokens_t){.k = (int32_t)k.entry_tokens, .v = (int32_t)v.entry_tokens};
     FLASH_TRY(tensor_map_encode(&k, config->dtype, keys, &params->k));

@@ -16,8 +16,8 @@ static flash_status_t encode_maps(const flash_config_t *config, const problem_t 
     const flash_params_t p = sm90_backward_inputs(problem);
     const tma_tensor_t q = tma_tensor_q(config, &p), k = tma_tensor_k(config, &p);
     const tma_tensor_t v = tma_tensor_v(config, &p), d_o = tma_tensor_o(config, &p);
-    const tensor_map_box_t still = {sm90_backward_rows(config), 1};
-    const tensor_map_box_t moving = {sm90_backward_step(config), 1};
+    const tensor_map_box_t still = {.rows = sm90_backward_rows(config), .heads = 1};
+    const tensor_map_box_t moving = {.rows = sm90_backward_step(config), .heads = 1};
     const tensor_map_box_t queries = sm90_writes_dq(config) ? still : moving;
     const tensor_map_box_t keys = sm90_writes_dq(config) ? moving : still;
     params->entry_tokens =

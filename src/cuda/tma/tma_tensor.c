@@ -69,14 +69,15 @@ static tma_tensor_t tensor_of(const flash_config_t *c, const layout_t *l) {
     return sm90_has_varlen(c) ? ragged(l) : batched(l);
 }
 
-static layout_t query_layout(const flash_config_t *c, const flash_params_t *p, const void *data,
-                             const flash_strides_t *stride, int32_t columns) {
+static layout_t query_layout(const flash_params_t *p, const void *data,
+                             const flash_strides_t *stride, int32_t columns,
+                             int32_t element_bytes) {
     return (layout_t){data,        stride,     p->cu_seqlens_q, p->batch,
-                      p->seqlen_q, p->n_heads, columns,         sm90_element_bytes(c)};
+                      p->seqlen_q, p->n_heads, columns,         element_bytes};
 }
 
 tma_tensor_t tma_tensor_q(const flash_config_t *config, const flash_params_t *p) {
-    const layout_t q = query_layout(config, p, p->q, &p->q_stride, p->d_head);
+    const layout_t q = query_layout(p, p->q, &p->q_stride, p->d_head, sm90_element_bytes(config));
     return tensor_of(config, &q);
 }
 
@@ -106,7 +107,8 @@ tma_tensor_t tma_tensor_v(const flash_config_t *config, const flash_params_t *p)
 }
 
 tma_tensor_t tma_tensor_o(const flash_config_t *config, const flash_params_t *p) {
-    const layout_t o = query_layout(config, p, p->o, &p->o_stride, p->d_head_v);
+    const layout_t o =
+        query_layout(p, p->o, &p->o_stride, p->d_head_v, sm90_o_element_bytes(config));
     return tensor_of(config, &o);
 }
 

@@ -1,0 +1,248 @@
+"""Rows that multiply Q, K and V of e4m3 as such keep what docs/numerics.md says of products in FP8.
+test_fp8_accuracy.py has the inputs that show what does not."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import flashattn
+import numpy as np
+import pytest
+import torch
+from device_memory import upload
+from flashattn import DType, Feature, oracle
+from gpu_problems import cuda_kernels, device_options, run
+from memory import E4M3, dtype_of
+from problems import AttentionProblem, make_inputs
+
+ALLOWED = 1.1
+LSE_ERROR, LSE_OF_SCORE = 2e-3, 2.0**-12
+O_TYPES = ("float16", "bfloat16", "float32")
+ROWS = [
+    kernel.config
+    for kernel in cuda_kernels()
+    if kernel.is_runnable and kernel.config.operand_dtype == DType.E4M3
+]
+every_row = pytest.mark.parametrize("config", ROWS, ids=str)
+
+
+def _problem(*sizes: int, **options: object) -> AttentionProblem:
+    return AttentionProblem(*sizes, dtype=E4M3, q_dtype=E4M3, **options)
+
+
+PROBLEMS = {
+    "full": _problem(2, 65, 129, 4, 2),
+    "tile edges": _problem(1, 128, 256, 2, 2),
+    "past tile edges": _problem(1, 129, 257, 3, 1),
+    "long": _problem(1, 300, 2100, 4, 1),
+    "one key": _problem(2, 70, 1, 2, 2),
+    "no key": _problem(2, 70, 0, 2, 2),
+    "many tiles": _problem(3, 700, 300, 16, 4),
+    "causal": _problem(2, 300, 300, 4, 2, causal=True),
+    "causal, more keys": _problem(1, 130, 1000, 2, 1, causal=True),
+    "causal, more queries": _problem(1, 400, 150, 2, 2, causal=True),
+    "causal, many tiles": _problem(2, 1500, 1500, 12, 4, causal=True),
+    "growing": _problem(1, 150, 600, 2, 1, values="growing"),
+    "one large key": _problem(1, 150, 600, 2, 1, values="one_large_key"),
+    "sinks": _problem(1, 150, 300, 2, 1, sinks=(0.5, -2.0)),
+    "scales": _problem(2, 150, 300, 4, 2, k_descale=0.5, v_descale=-1.5, q_descale=2.0),
+    "scales of heads": _problem(
+        2, 150, 300, 4, 2, causal=True,
+        q_descale=((0.5, 2.0), (1.0, 0.25)), k_descale=((2.0, 1.0), (0.5, 0.25)),
+        v_descale=((1.0, 3.0), (-2.0, 0.5)),
+    ),
+    "scales of tokens": _problem(2, 150, 300, 4, 2, q_token_scales=7, k_descale=0.5),
+}  # fmt: skip
+
+
+def _of_row(p: AttentionProblem, config: flashattn.Config, o: str) -> AttentionProblem:
+    return replace(p, d_head=config.d_head, o_dtype=o)
+
+
+def _serves(p: AttentionProblem, config: flashattn.Config) -> bool:
+    needed = Feature.CAUSAL if p.causal else Feature(0)
+    return not needed & ~Feature(config.features)
+
+
+def _norm(x: np.ndarray) -> float:
+    return float(np.linalg.norm(x))
+
+
+@functools.lru_cache(maxsize=8)
+def _expected(p: AttentionProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return _expected_of(make_inputs(p), p)
+
+
+def _expected_of(
+    inputs: list[np.ndarray], p: AttentionProblem
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns O and LSE of the oracle, and O of exact attention whose P is rounded."""
+    exact, lse = oracle.attention(*inputs, **p.options())
+    return exact, lse, oracle.of_rounded_p(*inputs, p_dtype=dtype_of(E4M3), **p.options())
+
+
+def check(
+    p: AttentionProblem, config: flashattn.Config, inputs: list[np.ndarray] | None = None
+) -> None:
+    """Asserts what docs/numerics.md says of products in FP8."""
+    o, lse = run(p, [upload(x) for x in inputs or make_inputs(p)], config)
+    of_any_type = replace(p, o_dtype="float32")
+    expected = _expected_of(inputs, p) if inputs else _expected(of_any_type)
+    exact, exact_lse, rounded = expected
+    rounded = rounded.astype(dtype_of(p.types[2])).astype(np.float64)
+    o = o.astype(np.float64)
+    assert (np.isfinite(o) == np.isfinite(exact)).all(), config
+    finite = np.isfinite(exact)
+    error, of_rounded = (_norm((x - exact)[finite]) for x in (o, rounded))
+    assert error <= ALLOWED * of_rounded + 1e-6 * _norm(exact[finite]), (error, of_rounded)
+    most, most_of_rounded = (np.abs(x - exact)[finite].max(initial=0) for x in (o, rounded))
+    assert most <= 2 * most_of_rounded + 1e-5, (most, most_of_rounded)
+    seen = np.isfinite(exact_lse)
+    assert (lse[~seen] == exact_lse[~seen]).all() or np.isnan(exact_lse[~seen]).any()
+    bound = LSE_ERROR + LSE_OF_SCORE * np.abs(exact_lse[seen]).max(initial=0)
+    assert np.abs(lse[seen] - exact_lse[seen]).max(initial=0) <= bound
+
+
+def test_rows_are_there() -> None:
+    if torch.cuda.get_device_capability() == (9, 0):
+        assert ROWS
+
+
+@every_row
+@pytest.mark.parametrize("o", O_TYPES)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_row_agrees_with_the_oracle(name: str, o: str, config: flashattn.Config) -> None:
+    p = _of_row(PROBLEMS[name], config, o)
+    if _serves(p, config):
+        check(p, config)
+
+
+@every_row
+@pytest.mark.parametrize("narrower", [(16, 0), (0, 16), (64, 32)], ids=str)
+def test_smaller_heads_are_padded(narrower: tuple[int, int], config: flashattn.Config) -> None:
+    p = _of_row(PROBLEMS["past tile edges"], config, "bfloat16")
+    d_head, d_head_v = (config.d_head - n for n in narrower)
+    check(replace(p, d_head=d_head, d_head_v=d_head_v), config)
+
+
+@every_row
+@pytest.mark.parametrize("scale", [0.0, -0.0, -3.0, 1e-30, 1e-45, np.nan], ids=str)
+@pytest.mark.parametrize("name", ["q_descale", "k_descale"])
+def test_any_scale_of_scores(name: str, scale: float, config: flashattn.Config) -> None:
+    p = _of_row(replace(PROBLEMS["full"], **{name: scale}), config, "float32")
+    check(p, config)
+
+
+@every_row
+@pytest.mark.parametrize("scale", [0.0, -3.0, 1e-30, np.inf, -np.inf, np.nan], ids=str)
+def test_any_scale_of_v(scale: float, config: flashattn.Config) -> None:
+    p = _of_row(replace(PROBLEMS["full"], v_descale=scale), config, "float32")
+    q, k, v = make_inputs(p)
+    v = np.abs(v.astype(np.float32)).clip(0.25, 2).astype(v.dtype)  # infinities of one sign
+    check(p, config, [q, k, v])
+
+
+@every_row
+def test_every_code_has_its_value(config: flashattn.Config) -> None:
+    """All weight is on one key of each query, whose V has every code."""
+    d_head, n = config.d_head, 256
+    shape = (1, n, 1, d_head)
+    codes = (np.arange(n)[:, None] + 5 * np.arange(d_head)) % 256
+    codes = np.where(codes % 128 == 127, 0, codes)  # NaN
+    v = codes.astype(np.uint8).view(dtype_of(E4M3)).reshape(shape)
+    rng = np.random.default_rng(3)
+    signs = rng.choice([-1.0, 1.0], (n, d_head))
+    q = k = signs.astype(np.float32).astype(dtype_of(E4M3)).reshape(shape)
+    p = _of_row(_problem(1, n, n, 1, 1, softmax_scale=8.0), config, "float32")
+    o, _ = run(p, [upload(x) for x in (q, k, v)], config)
+    np.testing.assert_allclose(o, v.astype(np.float32), rtol=1e-6, atol=1e-30)
+
+
+@every_row
+@pytest.mark.parametrize("place", [0, 1, 127, 128, 200, 299])
+def test_nan_is_seen_by_those_who_see_its_key(place: int, config: flashattn.Config) -> None:
+    p = _of_row(_problem(1, 300, 300, 2, 1), config, "bfloat16")
+    p = replace(p, causal=bool(config.features & Feature.CAUSAL))
+    q, k, v = make_inputs(p)
+    v[0, place, 0, 5] = np.nan
+    check(p, config, [q, k, v])
+
+
+def _inputs(n_keys: int, std: float, mean: float, lead: float, d: int) -> list[np.ndarray]:
+    """As in test_fp8_accuracy.py."""
+    rng = np.random.default_rng(int(n_keys + 10 * std + 100 * mean + 1000 * lead))
+    q, k, v = (rng.standard_normal((1, n, 1, d)) for n in (128, n_keys, n_keys))
+    q *= std
+    direction = np.ones(d) / np.sqrt(d)
+    q += direction * 4
+    k -= (k @ direction)[..., None] * direction
+    k[:, :4] += direction * lead * np.sqrt(d) / 4
+    return [x.astype(np.float32) for x in (q, k, v + mean)]
+
+
+@functools.lru_cache(maxsize=4)
+def _quantised(
+    *options: float,
+) -> tuple[list[np.ndarray], dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Returns the codes, their scales, exact attention before and that of rounded P after."""
+    x = _inputs(*options)
+    found = [flashattn.quantise(array) for array in x]
+    codes = [y.codes for y in found]
+    names = ("q_descale", "k_descale", "v_descale")
+    scales = {name: y.descale for name, y in zip(names, found)}
+    exact, _ = oracle.attention(*x)
+    return codes, scales, exact, oracle.of_rounded_p(*codes, p_dtype=dtype_of(E4M3), **scales)
+
+
+@every_row
+@pytest.mark.parametrize("lead", [0.0, 8.0])
+@pytest.mark.parametrize("mean", [0.0, 1.0])
+@pytest.mark.parametrize("std", [0.25, 1.0, 4.0])
+@pytest.mark.parametrize("n_keys", [1024, 8192, 32768])
+def test_an_error_is_that_of_quantising_and_of_rounded_p(
+    n_keys: int, std: float, mean: float, lead: float, config: flashattn.Config
+) -> None:
+    codes, scales, exact, rounded = _quantised(n_keys, std, mean, lead, config.d_head)
+    on_device = {name: torch.from_numpy(np.array(s)).cuda() for name, s in scales.items()}
+    o = flashattn.flash_attn_func(
+        *(upload(c) for c in codes), **on_device, out_dtype="float32", config=config
+    )
+    o = o.cpu().numpy().astype(np.float64)
+    error, allowed = (_norm(y - exact) / _norm(exact) for y in (o, rounded))
+    assert error <= ALLOWED * allowed, (error, allowed)
+
+
+@every_row
+@pytest.mark.parametrize("place", [0, 1, 70_000, 131_071])
+@pytest.mark.parametrize("lead, share", [(0.0, 0.5), (8.0, 1.0)])
+def test_a_needle_among_many_keys(
+    place: int, lead: float, share: float, config: flashattn.Config
+) -> None:
+    n_keys, d = 1 << 17, config.d_head
+    q = np.ones((1, 1, 1, d), np.float32)
+    k = np.zeros((1, n_keys, 1, d), np.float32)
+    k[0, place] = (np.log(n_keys - 1) + lead) / np.sqrt(d)
+    v = np.ones_like(k)
+    v[0, place] = 3
+    found = [flashattn.quantise(array) for array in (q, k, v)]
+    codes = [y.codes for y in found]
+    scales = {n: y.descale for n, y in zip(("q_descale", "k_descale", "v_descale"), found)}
+    on_device = {name: torch.from_numpy(np.array(s)).cuda() for name, s in scales.items()}
+    o = flashattn.flash_attn_func(
+        *(upload(c) for c in codes), **on_device, out_dtype="float32", config=config
+    )
+    exact, _ = oracle.attention(*codes, **scales)
+    assert np.abs(o.cpu().numpy() - exact).max() <= 1e-2 * exact.max()
+    assert abs(exact.max() - (1 + 2 * share)) < 0.1
+
+
+@every_row
+def test_bits_do_not_depend_on_the_run(config: flashattn.Config) -> None:
+    p = _of_row(_problem(2, 1000, 1000, 8, 2), config, "bfloat16")
+    tensors = [upload(x) for x in make_inputs(p)]
+    results = [run(p, tensors, config) for _ in range(5)]
+    for o, lse in results[1:]:
+        assert (o.view(np.int16) == results[0][0].view(np.int16)).all()
+        assert (lse == results[0][1]).all()
+    assert device_options(p)["out_dtype"] == "bfloat16"
