@@ -134,16 +134,15 @@ load_factors_of_tile(const flash_params_t &problem, const consumer_state<C> &con
     const tile_of<C> tile = read_assignment<C>(consumer.assignments).tile;
     output_factors_t factors = {load_sink(problem, head_of_warp<C>(problem, tile)), 1.0f};
     if constexpr (multiplies_e4m3<C>)
-        factors.v_scale =
-            load_scale(problem.v_scale, tile.batch_index, tile.head / problem.group);
+        factors.v_scale = load_scale(problem.v_scale, tile.batch_index, tile.head / problem.group);
     return factors;
 }
 
 /* Returns the units of the tile that the consumer is at. */
 template <flash_config_t C>
-static __device__ __forceinline__ score_units<C>
-units_of_next(const flash_params_t &problem, const score_unit_t &call_unit,
-              const consumer_state<C> &consumer) {
+static __device__ __forceinline__ score_units<C> units_of_next(const flash_params_t &problem,
+                                                               const score_unit_t &call_unit,
+                                                               const consumer_state<C> &consumer) {
     if constexpr (multiplies_e4m3<C>)
         return load_units<C>(problem, read_assignment<C>(consumer.assignments).tile, call_unit);
     else

@@ -48,10 +48,8 @@ template <flash_config_t C> constexpr int panel_elements = sm90_panel_elements(&
 template <flash_config_t C> using element_bits = bits_of<element_bytes<C>>;
 template <flash_config_t C> constexpr int o_element_bytes = sm90_o_element_bytes(&C);
 template <flash_config_t C> using o_element_bits = bits_of<o_element_bytes<C>>;
-template <flash_config_t C>
-constexpr int o_chunk_elements = SM90_CHUNK_BYTES / o_element_bytes<C>;
-template <flash_config_t C>
-constexpr int o_panel_elements = SM90_PANEL_BYTES / o_element_bytes<C>;
+template <flash_config_t C> constexpr int o_chunk_elements = SM90_CHUNK_BYTES / o_element_bytes<C>;
+template <flash_config_t C> constexpr int o_panel_elements = SM90_PANEL_BYTES / o_element_bytes<C>;
 template <flash_config_t C> constexpr int kv_element_bytes = sm90_kv_element_bytes(&C);
 template <flash_config_t C> using kv_element_bits = bits_of<kv_element_bytes<C>>;
 
@@ -179,7 +177,8 @@ template <flash_config_t C> constexpr output_staging choose_staging() {
     if (sm90_has_o_slot(&C))
         return STAGED_ALONE;
     const bool fits_v = !multiplies_e4m3<C> && /* which has ones in its stages */
-        warpgroup_output_bytes<C> <= v_bytes<C> && output_v_stages<C> <= v_stages<C>;
+                        warpgroup_output_bytes<C> <= v_bytes<C> &&
+                        output_v_stages<C> <= v_stages<C>;
     const bool prefers_v = fits_v && (has_mask<C> || has_varlen<C>);
     if (q_in_registers<C> && !prefers_v)
         return STAGED_IN_Q;

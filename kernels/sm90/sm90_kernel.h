@@ -172,8 +172,8 @@ SM90_CONSTANT int32_t sm90_other_registers(const flash_config_t *c) {
     return c->arch == FLASH_ARCH_SM90_DECODE && has_bias ? 64 : 40;
 }
 
-/* Counts the columns of O that P V of a block is computed of at a time, in accumulators of their own,
- * where products are of e4m3 (fp8/products.cuh). */
+/* Counts the columns of O that P V of a block is computed of at a time, in accumulators of their
+ * own, where products are of e4m3 (fp8/products.cuh). */
 SM90_CONSTANT int32_t sm90_second_level_columns(const flash_config_t *c) {
     return !flash_multiplies_e4m3(c) ? 0
            : sm90_d_head_v(c) <= 128 ? sm90_d_head_v(c) + SM90_ROWS_OF_ONES

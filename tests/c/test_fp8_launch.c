@@ -150,7 +150,8 @@ TEST(a_smaller_workspace_is_refused) {
     flash_forward_args_t args = make_args(128, 300);
     assert_success(flash_workspace_size(&args, NULL, &args.workspace_size));
     args.workspace_size--;
-    assert_refused(flash_forward(&args, NULL, NULL), FLASH_ERROR_WORKSPACE_TOO_SMALL, "workspace_size");
+    assert_refused(flash_forward(&args, NULL, NULL), FLASH_ERROR_WORKSPACE_TOO_SMALL,
+                   "workspace_size");
     assert_int_equal(n_grids, 0);
 }
 

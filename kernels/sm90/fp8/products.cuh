@@ -6,8 +6,8 @@
  * follow_max().
  *
  * What the tensor core cuts off is most where V has a mean, and P is rounded. Both are the same for
- * a column of ones behind V, whose product is the weight of a row: O is divided by that, and what is
- * cut off cancels. LSE is that of the unrounded P.
+ * a column of ones behind V, whose product is the weight of a row: O is divided by that, and what
+ * is cut off cancels. LSE is that of the unrounded P.
  *
  * A block of V lies transposed (transpose_v.cu): a row of B_c keys for each column of V. Of every
  * sixteen keys, the order is 0, 1, 8, 9, 2, 3, 10, 11, ...: the pairs of accumulators of S that a
@@ -25,8 +25,7 @@
 /* So many columns of P V are computed at a time: all, and those of ones, where there are registers
  * for them. */
 template <flash_config_t C> constexpr int second_level_columns = sm90_second_level_columns(&C);
-template <flash_config_t C>
-constexpr int second_level_registers = second_level_columns<C> / 2;
+template <flash_config_t C> constexpr int second_level_registers = second_level_columns<C> / 2;
 template <flash_config_t C>
 constexpr int second_level_parts =
     (d_head_v<C> + SM90_ROWS_OF_ONES + second_level_columns<C> - 1) / second_level_columns<C>;
@@ -68,7 +67,7 @@ static __device__ __forceinline__ void issue_part(second_level<C> &level,
 #pragma unroll
     for (int i = 0; i < key_steps<C>; ++i)
         wgmma<operand_dtype<C>, columns>::template register_a<0>(
-            *(float(*)[columns / 2])level.t, p.p[i], transposed_descriptor<C>(v, i * keys), i > 0);
+            *(float(*)[columns / 2]) level.t, p.p[i], transposed_descriptor<C>(v, i * keys), i > 0);
     wgmma_commit();
 }
 
@@ -125,7 +124,8 @@ static __device__ __forceinline__ uint32_t e4m3_from(float a, float b, float c, 
         "mov.b32 %0, {low, high};\n}\n"
         : "=r"(four)
         : "f"(a), "f"(b), "f"(c), "f"(d));
-    asm volatile("" : "+r"(four)); /* otherwise the halves are put together by an instruction more */
+    asm volatile(""
+                 : "+r"(four)); /* otherwise the halves are put together by an instruction more */
     return four;
 }
 

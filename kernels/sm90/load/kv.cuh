@@ -81,8 +81,8 @@ static __device__ __forceinline__ void load_v(const sm90_params_t &params, const
         load_transposed<C>(params, tile, block, v_arrival<C>(stage, sanitised), loader.v);
     else
         load_stage<C, TENSOR_V>(
-        &params.v, key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.v),
-        v_tile<C>(stage), v_arrival<C>(stage, sanitised), state.v_empty[stage], loader.v);
+            &params.v, key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.v),
+            v_tile<C>(stage), v_arrival<C>(stage, sanitised), state.v_empty[stage], loader.v);
 }
 
 /* Returns the first block whose V may go to stages in which the O of the tile before is staged, or

@@ -39,21 +39,21 @@ template <flash_config_t C> static __device__ __forceinline__ bool zero_non_fini
             shared_store(chunk, finite_chunk<operand_dtype<C>>(shared_load(chunk)));
         return true;
     } else {
-    uint32_t sum[4] = {0, 0, 0, 0};
+        uint32_t sum[4] = {0, 0, 0, 0};
 #pragma unroll 8
-    for (uint32_t chunk = first; chunk < end; chunk += warp_threads * SM90_CHUNK_BYTES) {
-        const uint4 v = shared_load(chunk);
-        sum[0] = multiply_add_pair<operand_dtype<C>>(v.x, 0, sum[0]);
-        sum[1] = multiply_add_pair<operand_dtype<C>>(v.y, 0, sum[1]);
-        sum[2] = multiply_add_pair<operand_dtype<C>>(v.z, 0, sum[2]);
-        sum[3] = multiply_add_pair<operand_dtype<C>>(v.w, 0, sum[3]);
-    }
-    if (is_pair_of_zeros(sum[0] | sum[1] | sum[2] | sum[3]))
-        return false;
+        for (uint32_t chunk = first; chunk < end; chunk += warp_threads * SM90_CHUNK_BYTES) {
+            const uint4 v = shared_load(chunk);
+            sum[0] = multiply_add_pair<operand_dtype<C>>(v.x, 0, sum[0]);
+            sum[1] = multiply_add_pair<operand_dtype<C>>(v.y, 0, sum[1]);
+            sum[2] = multiply_add_pair<operand_dtype<C>>(v.z, 0, sum[2]);
+            sum[3] = multiply_add_pair<operand_dtype<C>>(v.w, 0, sum[3]);
+        }
+        if (is_pair_of_zeros(sum[0] | sum[1] | sum[2] | sum[3]))
+            return false;
 #pragma unroll 1
-    for (uint32_t chunk = first; chunk < end; chunk += warp_threads * SM90_CHUNK_BYTES)
-        shared_store(chunk, finite_chunk<operand_dtype<C>>(shared_load(chunk)));
-    return true;
+        for (uint32_t chunk = first; chunk < end; chunk += warp_threads * SM90_CHUNK_BYTES)
+            shared_store(chunk, finite_chunk<operand_dtype<C>>(shared_load(chunk)));
+        return true;
     }
 }
 

@@ -125,7 +125,6 @@ static __device__ __forceinline__ void finish_output(consumer_state<C> &consumer
     step<v_stages<C>>(consumer.v);
 }
 
-
 /* Waits for a tile's Q, and issues QK^T of its first block. */
 template <flash_config_t C>
 static __device__ __forceinline__ void start_tile(consumer_state<C> &consumer) {
@@ -177,14 +176,17 @@ first_block(const flash_params_t &params, const tile_of<C> &tile, const score_un
     return visited;
 }
 
-/* Where P V of a block is added to O in fp32, these additions, and the rounding of P, run beside the
- * multi-function units, which a part of the exponentials is left for. */
+/* Where P V of a block is added to O in fp32, these additions, and the rounding of P, run beside
+ * the multi-function units, which a part of the exponentials is left for. */
 template <flash_config_t C>
-constexpr bool splits_softmax = multiplies_e4m3<C> && C.overlap && !has_softcap<C>;
+constexpr bool splits_softmax = multiplies_e4m3<C> &&C.overlap && !has_softcap<C>;
 template <flash_config_t C>
-constexpr int registers_beside_output =
-    splits_softmax<C> ? score_registers<C> * (C.n_stages == 2 ? 4 : C.n_stages == 3 ? 2 : 1) / 4
-                      : score_registers<C>;
+constexpr int registers_beside_output = splits_softmax<C>
+                                            ? score_registers<C> *(C.n_stages == 2   ? 4
+                                                                   : C.n_stages == 3 ? 2
+                                                                                     : 1) /
+                                                  4
+                                            : score_registers<C>;
 
 /* Computes each block after the first, when P of the block before is still to be multiplied. CUT:
  * some row may not see some key of the block, or the kernel decides at run time. FIXED: the

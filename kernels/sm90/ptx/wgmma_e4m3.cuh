@@ -9,15 +9,15 @@
 
 #include "sm90/ptx/wgmma.cuh"
 
-#define SM90_O4(i)         "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define SM90_LIST_8        "%0, %1, %2, %3"
-#define SM90_OPERANDS_8    SM90_O4(0)
-#define SM90_LIST_72       SM90_LIST_64 ", %32, %33, %34, %35"
-#define SM90_LIST_104      SM90_LIST_96 ", %48, %49, %50, %51"
-#define SM90_LIST_136      SM90_LIST_128 ", %64, %65, %66, %67"
-#define SM90_OPERANDS_72   SM90_OPERANDS_64, SM90_O4(32)
-#define SM90_OPERANDS_104  SM90_OPERANDS_96, SM90_O4(48)
-#define SM90_OPERANDS_136  SM90_OPERANDS_128, SM90_O4(64)
+#define SM90_O4(i)        "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define SM90_LIST_8       "%0, %1, %2, %3"
+#define SM90_OPERANDS_8   SM90_O4(0)
+#define SM90_LIST_72      SM90_LIST_64 ", %32, %33, %34, %35"
+#define SM90_LIST_104     SM90_LIST_96 ", %48, %49, %50, %51"
+#define SM90_LIST_136     SM90_LIST_128 ", %64, %65, %66, %67"
+#define SM90_OPERANDS_72  SM90_OPERANDS_64, SM90_O4(32)
+#define SM90_OPERANDS_104 SM90_OPERANDS_96, SM90_O4(48)
+#define SM90_OPERANDS_136 SM90_OPERANDS_128, SM90_O4(64)
 
 /* P0 and so on are the numbers of the operands that follow the accumulators. */
 #define SM90_WGMMA_OF_E4M3(N, P0, P1, P2, P3, P4, P5)                                              \

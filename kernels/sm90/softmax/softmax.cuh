@@ -107,15 +107,16 @@ static __device__ __forceinline__ float subtrahend(float max) {
 
 template <flash_config_t C>
 constexpr float reference_margin =
-    multiplies_e4m3<C>                                          ? -8.0f
-    : C.fixed_reference && operand_dtype<C> == FLASH_DTYPE_FP16 ? 6.0f
-                                                                : 0.0f;
+    multiplies_e4m3<C>                                         ? -8.0f
+    : C.fixed_reference &&operand_dtype<C> == FLASH_DTYPE_FP16 ? 6.0f
+                                                               : 0.0f;
 
 /* The sum of a row is as many times too small by that. */
 template <flash_config_t C>
-constexpr float reference_factor =
-    reference_margin<C> < 0 ? 1.0f / static_cast<float>(1 << static_cast<int>(-reference_margin<C>))
-                            : static_cast<float>(1 << static_cast<int>(reference_margin<C>));
+constexpr float
+    reference_factor = reference_margin<C> < 0
+                           ? 1.0f / static_cast<float>(1 << static_cast<int>(-reference_margin<C>))
+                           : static_cast<float>(1 << static_cast<int>(reference_margin<C>));
 
 /* Takes the reference maximum from the first block. */
 template <flash_config_t C>

@@ -29,9 +29,9 @@ typedef struct scaled_units : row_units_t {
 } scaled_units_t;
 
 template <flash_config_t C>
-using score_units = std::conditional_t<
-    multiplies_e4m3<C>, scaled_units_t,
-    std::conditional_t<has_scales<C>, row_units_t, score_unit_t>>;
+using score_units =
+    std::conditional_t<multiplies_e4m3<C>, scaled_units_t,
+                       std::conditional_t<has_scales<C>, row_units_t, score_unit_t>>;
 
 /* This is the unit of the scores that the softmax sees: that of scores with a bias, or of scores as
  * they are where a call has none. */

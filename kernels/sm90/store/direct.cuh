@@ -13,7 +13,8 @@
 #include "sm90/ptx/predicated.cuh"
 #include "sm90/store/non_finite.cuh"
 
-/* Returns the scale of V that was converted for the tile that the consumer is at; 1 for other types. */
+/* Returns the scale of V that was converted for the tile that the consumer is at; 1 for other
+ * types. */
 template <flash_config_t C>
 static __device__ __forceinline__ float output_scale(const consumer_state<C> &consumer) {
     if constexpr (has_scales<C> && converts<C>)
