@@ -117,9 +117,9 @@ def _entries() -> dict[Arch, set[str]]:
     for file in files_of(with_kernels(select("ship"))):
         for row in (*file.kernels, *file.served):
             entries[Arch(row.arch)] |= _headers_of_text(file.text, ".")
-    sets = re.findall(r"set\(_sources_(\w+) (\S+?)\)", (ROOT / "CMakeLists.txt").read_text())
-    for name, source in sets:
-        entries[Arch[name.upper()]].add(source)
+    sets = re.findall(r"set\(_sources_(\w+) ([^)]+)\)", (ROOT / "CMakeLists.txt").read_text())
+    for name, files in sets:
+        entries[Arch[name.upper()]].update(files.split())
     return entries
 
 

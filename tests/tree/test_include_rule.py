@@ -66,11 +66,12 @@ KERNEL_RULES = {
     "kernels/sm80/mla": rf"{DEVICE_COMMON}|sm80/mla_kernel\.h|sm80/(mla|ptx)/\w+\.cuh",
     "kernels/sm80/wide": rf"{DEVICE_COMMON}|sm80/mla_kernel\.h|sm80/(mla|wide|ptx)/\w+\.cuh",
     "kernels/sm80": rf"{DEVICE_COMMON}|sm80/(\w+/)?\w+\.(h|cuh)",
-    "kernels/sm90/ptx": rf"{DEVICE_COMMON}|sm90/sm90_kernel\.h",
+    "kernels/sm90/ptx": rf"{DEVICE_COMMON}|sm90/sm90_kernel\.h|sm90/ptx/\w+\.cuh",
     "kernels/sm90/schedule": sm90_folder("schedule", "ptx"),
     "kernels/sm90/load": rf"{sm90_folder('load', 'ptx')}|{SM90_SCHEDULE}",
     "kernels/sm90/softmax": sm90_folder("softmax", "ptx"),
-    "kernels/sm90/mma": sm90_folder("mma", "softmax", "ptx"),
+    "kernels/sm90/fp8": sm90_folder("fp8", "softmax", "ptx"),
+    "kernels/sm90/mma": sm90_folder("mma", "fp8", "softmax", "ptx"),
     "kernels/sm90/store": sm90_folder("store", "mma", "softmax", "ptx"),
     # SM90_DECODE may include what knows nothing of tiles and schedules from the other folders.
     "kernels/sm90/decode": rf"{sm90_folder('decode', 'mma', 'softmax', 'ptx')}"
@@ -82,7 +83,7 @@ KERNEL_RULES = {
     r"|sm90/mma/products\.cuh",
     # These put the folders together; block_state.cuh gives the schedule's state its memory.
     "kernels/sm90": rf"{DEVICE_COMMON}|{SM90_SCHEDULE}|sm90/schedule/state\.cuh"
-    r"|sm90/((load|mma|softmax|store|decode|halves|backward|ptx)/)?\w+\.(h|cuh)",
+    r"|sm90/((load|mma|fp8|softmax|store|decode|halves|backward|ptx)/)?\w+\.(h|cuh)",
     "examples/paged_decode": rf"{PUBLIC}|(machine|cache)\.h",
     "examples/engine": rf"{PUBLIC}|\w+\.h",
     "examples": PUBLIC,

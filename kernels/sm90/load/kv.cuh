@@ -57,7 +57,7 @@ static __device__ __forceinline__ void load_k(const sm90_params_t &params, const
                             k_tile<C>(stage), k_arrival<C>(stage), state.k_empty[stage], loader.k);
 }
 
-/* Loads a block of V that lies transposed (fp8/transpose_v.cu): its keys are columns of the map,
+/* Loads a block of V that lies transposed (transpose_v.cu): its keys are columns of the map,
  * and V's columns are rows. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_transposed(const sm90_params_t &params,

@@ -15,7 +15,7 @@
 #include "cuda/tma/paging_sm90.h"
 #include "cuda/tma/tensor_map.h"
 #include "cuda/tma/tma_tensor.h"
-#include "kernels/sm90/fp8/transpose_v_kernel.h"
+#include "kernels/sm90/transpose_v_kernel.h"
 #include "kernels/sm90/mask_blocks_kernel.h"
 
 /* transposed: V where the kernel reads it so, or NULL. */

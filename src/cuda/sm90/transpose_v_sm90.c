@@ -4,7 +4,7 @@
 #include "cuda/sm90/transpose_v_sm90.h"
 
 #include "kernels/common/operand.h"
-#include "kernels/sm90/fp8/transpose_v_kernel.h"
+#include "kernels/sm90/transpose_v_kernel.h"
 
 #include <stdint.h>
 

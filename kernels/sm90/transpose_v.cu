@@ -10,7 +10,7 @@
 #include "common/ptx/dependent_launch.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/shared_memory.cuh"
-#include "sm90/fp8/transpose_v_kernel.h"
+#include "sm90/transpose_v_kernel.h"
 #include "sm90/ptx/stmatrix.cuh"
 
 constexpr int warp_lanes = 32;

@@ -4,8 +4,8 @@
  * as many of its columns, in blocks of SM90_TRANSPOSE_THREADS threads, as many as
  * sm90_transpose_grid() says.
  */
-#ifndef FLASH_KERNELS_SM90_FP8_TRANSPOSE_V_KERNEL_H
-#define FLASH_KERNELS_SM90_FP8_TRANSPOSE_V_KERNEL_H
+#ifndef FLASH_KERNELS_SM90_TRANSPOSE_V_KERNEL_H
+#define FLASH_KERNELS_SM90_TRANSPOSE_V_KERNEL_H
 
 #include "common/host_device.h"
 #include "common/params.h"
