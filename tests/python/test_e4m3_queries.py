@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import replace
 
 import flashattn
 import numpy as np
 import pytest
-from flashattn import _abi
 from flashattn._attention import _launch
-from flashattn._library import last_error, library
 from flashattn._problem import Problem
 from memory import E4M3, dtype_of
 from problems import AttentionProblem, check, configs_for, make_inputs, run
@@ -172,15 +169,6 @@ def test_k_and_v_of_other_types_are_refused() -> None:
     message = r"q.dtype is FLASH_DTYPE_E4M3 \(4\), and k.dtype is 1"
     with pytest.raises(NotImplementedError, match=message):
         flashattn.flash_attn_func(q, k.astype(np.float16), v.astype(np.float16))
-
-
-def test_cuda_devices_are_refused() -> None:
-    q, k, v = make_inputs(AttentionProblem(1, 4, 9, 2, 1, 64, E4M3, q_dtype=E4M3))
-    call = Problem(q, k, v, {})
-    call.args.device = _abi.FLASH_DEVICE_CUDA
-    status = library().flash_workspace_size(call.args, None, ctypes.c_uint64())
-    assert status == _abi.FLASH_ERROR_UNSUPPORTED
-    assert "no kernel for CUDA devices multiplies Q of e4m3" in last_error()
 
 
 @pytest.mark.parametrize("arch", ["AMX", "AVX512_BF16", "NEON_BF16"])
