@@ -145,6 +145,17 @@ static __device__ __forceinline__ void start_tile(consumer_state<C> &consumer) {
 
 /* ---- Blocks ---- */
 
+/* Returns where the blocks end that use a fixed reference, under a mask. Rows that see few keys of
+ * the cut blocks get a low reference from these, which P of fp16 can outgrow: where one more block
+ * costs little, it raises the reference too. */
+template <flash_config_t C>
+static __device__ __forceinline__ int32_t fixed_end(const tile_of<C> &tile) {
+    constexpr int32_t many_blocks = 8;
+    const bool one_more =
+        reference_margin<C> > 0 && tile.whole_end - tile.block_begin >= many_blocks;
+    return max(tile.whole_end - one_more, tile.block_begin);
+}
+
 /* Computes P of the walk's first block, whose QK^T is done, and returns it. FIXED: as in
  * process_blocks(). */
 template <flash_config_t C, bool FIXED>
@@ -171,7 +182,8 @@ first_block(const flash_params_t &params, const tile_of<C> &tile, const score_un
     }
     exponentiate<C>(consumer.s, consumer.softmax, softmax_unit<C>(params, unit));
     if constexpr (multiplies_e4m3<C> && FIXED)
-        leave_room<C>(consumer.s, consumer.softmax, unit);
+        if (!has_mask<C> || tile.block_end - 2 < fixed_end<C>(tile))
+            leave_room<C>(consumer.s, consumer.o, consumer.second, consumer.softmax, unit);
     round_probabilities<C>(consumer.p, consumer.s);
     return visited;
 }
@@ -246,22 +258,14 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
         rescale_output_if_needed<C>(consumer.o, past);
     if constexpr (raises_max && multiplies_e4m3<C>)
         rescale_weights<C>(consumer.second, past);
+    if constexpr (CUT && FIXED && multiplies_e4m3<C>)
+        if (expected == fixed_end<C>(tile))
+            leave_room<C>(s, consumer.o, consumer.second, consumer.softmax, unit);
     if constexpr (multiplies_e4m3<C> && !raises_max)
         round_and_look<C>(consumer.p, s, consumer.o, consumer.second, consumer.softmax, unit);
     else
         round_probabilities<C>(consumer.p, s);
     return visited;
-}
-
-/* Returns where the blocks end that use a fixed reference, under a mask. Rows that see few keys of
- * the cut blocks get a low reference from these, which P of fp16 can outgrow: where one more block
- * costs little, it raises the reference too. */
-template <flash_config_t C>
-static __device__ __forceinline__ int32_t fixed_end(const tile_of<C> &tile) {
-    constexpr int32_t many_blocks = 8;
-    const bool one_more =
-        reference_margin<C> > 0 && tile.whole_end - tile.block_begin >= many_blocks;
-    return max(tile.whole_end - one_more, tile.block_begin);
 }
 
 /* Computes all blocks of a tile that has at least one, but for PV of the last, in kernels with
