@@ -10,8 +10,8 @@
 #include "common/ptx/dependent_launch.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/shared_memory.cuh"
-#include "sm90/transpose_v_kernel.h"
 #include "sm90/ptx/stmatrix.cuh"
+#include "sm90/transpose_v_kernel.h"
 
 constexpr int warp_lanes = 32;
 constexpr int chunk_bytes = 16; /* columns, or keys */

@@ -96,7 +96,7 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
         ({"swizzled": 1}, "AVX512 family"),
         ({"arch": 9}, "arch is 9"),
         ({"dtype": 0}, "dtype is 0"),
-        ({"features": 64}, "features is 0x40"),
+        ({"features": 128}, "features is 0x80"),
     ],
 )
 def test_str_of_what_has_no_short_form(change: dict, match: str) -> None:

@@ -15,8 +15,8 @@
 #include "cuda/tma/paging_sm90.h"
 #include "cuda/tma/tensor_map.h"
 #include "cuda/tma/tma_tensor.h"
-#include "kernels/sm90/transpose_v_kernel.h"
 #include "kernels/sm90/mask_blocks_kernel.h"
+#include "kernels/sm90/transpose_v_kernel.h"
 
 /* transposed: V where the kernel reads it so, or NULL. */
 static flash_status_t encode_v(const flash_config_t *config, const void *transposed,
