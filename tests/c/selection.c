@@ -47,6 +47,15 @@ void set_pages(problem_t *problem) {
             .table = table, .v_table = table, .table_stride = 1, .page_size = 16, .n_pages = 1};
 }
 
+void set_mask_of_blocks(problem_t *problem) {
+    static const int32_t mask[1];
+    if (problem->features & FLASH_FEATURE_BIAS)
+        problem->params.bias = (flash_bias_t){.mask = mask,
+                                              .kind = FLASH_MASK_BLOCKS,
+                                              .block = {.queries = 128, .keys = 128},
+                                              .n_keys = problem->params.seqlen_k};
+}
+
 void make_ragged(problem_t *problem) {
     static const int32_t on_device[4];
     problem->features |= FLASH_FEATURE_VARLEN;

@@ -50,6 +50,9 @@ problem_t chunk_problem(int32_t batch, int32_t seqlen_q, int32_t seqlen_k, int32
 /* Gives the problem's K and V pages, which no test reads, if its features say so. */
 void set_pages(problem_t *problem);
 
+/* With bias: gives the problem a mask of blocks of 128 queries and 128 keys, over all keys. */
+void set_mask_of_blocks(problem_t *problem);
+
 /* Gives the problem ragged queries, whose lengths no test reads. */
 void make_ragged(problem_t *problem);
 

@@ -88,6 +88,8 @@ static void draw_features(draw_t *draw, problem_t *problem) {
     if (problem->features & FLASH_FEATURE_VARLEN && draw_below(draw, 2))
         p->seqused_k = on_device;
     problem->batch_invariant = draw_below(draw, 8) == 0;
+    if (draw_below(draw, 2))
+        set_mask_of_blocks(problem);
 }
 
 /* aligned: TMA can address the tensors. */
@@ -151,19 +153,13 @@ TEST(what_tma_can_address_needs_no_row_without_code_for_hopper) {
             fail_msg("%s is chosen", kernel_table[i].name);
 }
 
-/* Such rows serve masks of whole tiles alone, which no drawn problem has. */
-static bool wants_whole_tiles(const flash_config_t *config) {
-    return config->fixed_reference && config->features & FLASH_FEATURE_BIAS;
-}
-
 TEST(some_call_chooses_each_row_with_code_for_hopper) {
     static bool chosen[MOST_ROWS];
     note_rows_of_all(true, chosen);
     note_rows_of_all(false, chosen);
     for (int32_t i = 0; i < kernel_table_count; i++)
         if (is_forward_row(&kernel_table[i]) && kernel_table[i].config.arch >= FLASH_ARCH_SM80 &&
-            !chosen[i] && has_code_for_hopper(&kernel_table[i].config) &&
-            !wants_whole_tiles(&kernel_table[i].config))
+            !chosen[i] && has_code_for_hopper(&kernel_table[i].config))
             fail_msg("%s is never chosen", kernel_table[i].name);
 }
 
