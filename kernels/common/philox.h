@@ -16,7 +16,7 @@ typedef struct philox {
 
 enum { PHILOX_ROUNDS = 10 };
 
-/* What multiplies words, and what is added to the key in each round. */
+/* The first two multiply words, and the others are added to the key in each round. */
 #define PHILOX_EVEN       UINT64_C(0xd2511f53)
 #define PHILOX_ODD        UINT64_C(0xcd9e8d57)
 #define PHILOX_KEY_0_STEP 0x9e3779b9u

@@ -419,7 +419,7 @@ static __device__ __forceinline__ void quantise_tokens(const quantise_params_t &
 
 /* ---- Means ---- */
 
-/* What a block knows of its columns. */
+/* A block has these sums and counts of its columns in shared memory. */
 typedef struct column_sums {
     double of_warp[QUANTISE_MEAN_THREADS / warp_threads][QUANTISE_MOST_MEAN_LANES * columns];
     int32_t n_left_out[QUANTISE_MOST_MEAN_LANES * columns]; /* elements that are not finite */

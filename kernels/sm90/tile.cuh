@@ -36,8 +36,8 @@ typedef struct ragged_tile : query_tile_t {
     int32_t len_k;
 } ragged_tile_t;
 
-/* Where consumers only count the blocks of a tile, whole_begin, which is 0 without a window, has
- * their number. */
+/* A tile of which consumers only count the blocks has their number in whole_begin, which is 0
+ * without a window. */
 typedef struct counted_tile : ragged_tile_t {
 } counted_tile_t;
 

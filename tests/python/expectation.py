@@ -10,7 +10,7 @@ from flashattn.compare import compare
 
 # FlashAttention's test of caches allows as much of the mean error of a plain implementation.
 _MEAN_ERROR = 1.5
-# Of LSE, and of scores: docs/numerics.md.
+# An LSE may be off by the first, and by the second times the largest score (docs/numerics.md).
 _FP8_LSE_ERROR, _FP8_PART_OF_SCORE = 2e-3, 2.0**-12
 
 

@@ -17,7 +17,8 @@ typedef struct seen {
     int32_t end[2];
 } seen_t;
 
-/* Where windows hide rows, the columns wait in shared memory for the few blocks that need them. */
+/* The columns between which a window shows a row wait in shared memory for the few blocks that
+ * need them. */
 template <flash_config_t C> static __device__ __forceinline__ uint32_t place_of_seen(int half) {
     return shared_address(shared_memory) + sm90_backward_shared_bytes(&C) -
            SM90_BACKWARD_SEEN_BYTES + tile_row(half) * (uint32_t)sizeof(float2);

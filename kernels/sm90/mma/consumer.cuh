@@ -188,8 +188,9 @@ first_block(const flash_params_t &params, const tile_of<C> &tile, const score_un
     return visited;
 }
 
-/* Where P V of a block is added to O in fp32, these additions, and the rounding of P, run beside
- * the multi-function units, which a part of the exponentials is left for. */
+/* This says whether the softmax is split: where P V of a block is added to O in fp32, the additions
+ * and the rounding of P run beside the multi-function units, for which a part of the exponentials
+ * is left. */
 template <flash_config_t C>
 constexpr bool splits_softmax = multiplies_e4m3<C> &&C.overlap && !has_softcap<C>;
 template <flash_config_t C>

@@ -21,9 +21,9 @@ typedef struct row_units {
     float score[2]; /* a score as QK^T leaves it: in caps, or without a cap in the exponent */
 } row_units_t;
 
-/* Where e4m3 is multiplied as such, no sign and no 0 of a scale has gone into Q. Units of a warp
- * that are not all positive and finite are odd: scores are multiplied by them before they are
- * looked at, and then have the unit 1. */
+/* These are units of rows whose Q is of e4m3: no sign and no 0 of a scale has gone into it. Units
+ * of a warp that are not all positive and finite are odd: scores are multiplied by them before they
+ * are looked at, and then have the unit 1. */
 typedef struct scaled_units : row_units_t {
     bool odd; /* the same in all lanes */
 } scaled_units_t;

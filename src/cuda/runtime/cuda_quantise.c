@@ -121,7 +121,8 @@ static flash_status_t enqueue(kernel_t kernel, quantise_params_t params, int64_t
     return launch_grid(kernel.symbol, &grid, &params, stream);
 }
 
-/* What finds means makes places of scales 0, too. */
+/* Makes the places of scales 0, for the largest magnitudes; the kernel that finds means does that,
+ * too. */
 static flash_status_t begin_scales(const quantise_params_t *p, kernel_t mean,
                                    flash_stream_t stream) {
     const int64_t n_scales = (int64_t)p->batch * p->n_scales;
