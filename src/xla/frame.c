@@ -73,3 +73,28 @@ XLA_FFI_Error *frame_stream(const XLA_FFI_CallFrame *frame, flash_stream_t *stre
     *stream = args.stream;
     return error;
 }
+
+XLA_FFI_Error *frame_run_cpu(const XLA_FFI_CallFrame *frame,
+                             flash_status_t (*compute)(const XLA_FFI_CallFrame *frame)) {
+    XLA_FFI_Metadata *metadata = frame_wants_metadata(frame);
+    if (metadata != NULL)
+        return frame_describe(metadata, 0);
+    if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
+        return NULL;
+    return frame_error(frame, compute(frame));
+}
+
+XLA_FFI_Error *frame_run_cuda(const XLA_FFI_CallFrame *frame, frame_stage_t *prepare,
+                              frame_stage_t *compute) {
+    XLA_FFI_Metadata *metadata = frame_wants_metadata(frame);
+    int32_t device;
+    if (metadata != NULL)
+        return frame_describe(metadata, XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE);
+    if (frame->stage < XLA_FFI_ExecutionStage_INITIALIZE)
+        return NULL;
+    XLA_FFI_Error *error = frame_device(frame, &device);
+    if (error != NULL)
+        return error;
+    return frame->stage == XLA_FFI_ExecutionStage_INITIALIZE ? prepare(frame, device)
+                                                             : compute(frame, device);
+}

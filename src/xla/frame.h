@@ -22,4 +22,15 @@ XLA_FFI_Error *frame_device(const XLA_FFI_CallFrame *frame, int32_t *device);
 /* Finds XLA's stream of a call on a CUDA device. Returns XLA's error, or NULL. */
 XLA_FFI_Error *frame_stream(const XLA_FFI_CallFrame *frame, flash_stream_t *stream);
 
+/* Answers a call to a handler for the CPU: describes the handler, or computes. Returns XLA's error,
+ * or NULL. */
+XLA_FFI_Error *frame_run_cpu(const XLA_FFI_CallFrame *frame,
+                             flash_status_t (*compute)(const XLA_FFI_CallFrame *frame));
+
+typedef XLA_FFI_Error *frame_stage_t(const XLA_FFI_CallFrame *frame, int32_t device);
+
+/* The same for a handler for CUDA devices, which also prepares what it will launch. */
+XLA_FFI_Error *frame_run_cuda(const XLA_FFI_CallFrame *frame, frame_stage_t *prepare,
+                              frame_stage_t *compute);
+
 #endif

@@ -34,12 +34,7 @@ static flash_status_t backward_cpu(const XLA_FFI_CallFrame *frame) {
 }
 
 XLA_FFI_Error *flash_xla_backward_cpu(XLA_FFI_CallFrame *frame) {
-    XLA_FFI_Metadata *metadata = frame_wants_metadata(frame);
-    if (metadata != NULL)
-        return frame_describe(metadata, 0);
-    if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
-        return NULL;
-    return frame_error(frame, backward_cpu(frame));
+    return frame_run_cpu(frame, backward_cpu);
 }
 
 /* ---- CUDA devices ---- */
@@ -65,15 +60,5 @@ static XLA_FFI_Error *backward_cuda(const XLA_FFI_CallFrame *frame, int32_t devi
 }
 
 XLA_FFI_Error *flash_xla_backward_cuda(XLA_FFI_CallFrame *frame) {
-    XLA_FFI_Metadata *metadata = frame_wants_metadata(frame);
-    int32_t device;
-    if (metadata != NULL)
-        return frame_describe(metadata, XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE);
-    if (frame->stage < XLA_FFI_ExecutionStage_INITIALIZE)
-        return NULL;
-    XLA_FFI_Error *error = frame_device(frame, &device);
-    if (error != NULL)
-        return error;
-    return frame->stage == XLA_FFI_ExecutionStage_INITIALIZE ? prepare_cuda(frame, device)
-                                                             : backward_cuda(frame, device);
+    return frame_run_cuda(frame, prepare_cuda, backward_cuda);
 }

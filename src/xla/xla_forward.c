@@ -37,12 +37,7 @@ static flash_status_t forward_cpu(const XLA_FFI_CallFrame *frame) {
 }
 
 XLA_FFI_Error *flash_xla_forward_cpu(XLA_FFI_CallFrame *frame) {
-    XLA_FFI_Metadata *metadata = frame_wants_metadata(frame);
-    if (metadata != NULL)
-        return frame_describe(metadata, 0);
-    if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
-        return NULL;
-    return frame_error(frame, forward_cpu(frame));
+    return frame_run_cpu(frame, forward_cpu);
 }
 
 /* ---- CUDA devices ---- */
@@ -68,15 +63,5 @@ static XLA_FFI_Error *forward_cuda(const XLA_FFI_CallFrame *frame, int32_t devic
 }
 
 XLA_FFI_Error *flash_xla_forward_cuda(XLA_FFI_CallFrame *frame) {
-    XLA_FFI_Metadata *metadata = frame_wants_metadata(frame);
-    int32_t device;
-    if (metadata != NULL)
-        return frame_describe(metadata, XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE);
-    if (frame->stage < XLA_FFI_ExecutionStage_INITIALIZE)
-        return NULL;
-    XLA_FFI_Error *error = frame_device(frame, &device);
-    if (error != NULL)
-        return error;
-    return frame->stage == XLA_FFI_ExecutionStage_INITIALIZE ? prepare_cuda(frame, device)
-                                                             : forward_cuda(frame, device);
+    return frame_run_cuda(frame, prepare_cuda, forward_cuda);
 }
