@@ -83,6 +83,7 @@ SERVED = {
     "torch_ops.flash_kv_append, ragged, e4m3": ["append"],
     "fa2.flash_attn_func": [],  # slopes
     "fa2.flash_attn_with_kvcache": ["append", "forward"],
+    "fa3.flash_attn_func": [],  # a scale of Q
     "fa3.flash_attn_with_kvcache": ["append", "forward"],
     "fa3.flash_attn_with_kvcache, ragged": ["append", "forward"],
     "fa2.flash_attn_with_kvcache, plain": ["append", "forward"],

@@ -41,7 +41,7 @@ from ._torch.append import append
 from ._torch.arguments import Outputs
 from ._torch.call import PLACES, Call, named
 from ._torch.combine import combine
-from ._torch.dropout import rng_state_of
+from ._torch.dropout import is_given, rng_state_of
 from ._torch.forward import forward, lse_shape, type_of_o
 from ._torch.registration import note_written
 
@@ -124,7 +124,7 @@ def flash_attn_func(
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
     )  # fmt: skip
     are_plain = attention_chunk is n_multiprocessors is diagonal_offset is _ZERO
-    drops = dropout_p != 0 or rng_state is not None
+    drops = is_given(dropout_p, rng_state)
     is_plain = are_plain and leftpad_k is q_descale is None and page_holes is page_scales is False
     if drops or not is_plain:
         call += attention_chunk, leftpad_k, n_multiprocessors, diagonal_offset, page_holes
@@ -202,7 +202,7 @@ def flash_attn_varlen_func(
         right, softcap, batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
     )  # fmt: skip
     are_plain = attention_chunk is n_multiprocessors is diagonal_offset is _ZERO
-    drops = dropout_p != 0 or rng_state is not None
+    drops = is_given(dropout_p, rng_state)
     is_plain = are_plain and leftpad_k is q_descale is None and page_holes is page_scales is False
     if drops or not is_plain:
         call += attention_chunk, leftpad_k, n_multiprocessors, diagonal_offset, page_holes

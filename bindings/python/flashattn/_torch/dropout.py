@@ -16,6 +16,14 @@ _TYPES = (torch.int64, torch.uint64)
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
+def is_given(dropout_p: float, rng_state: Tensor | None) -> bool:
+    """Says whether a call names dropout or a state, which may be none. Raises TypeError for a
+    probability that is no number."""
+    is_number = isinstance(dropout_p, (float, int))
+    p = dropout_p if is_number else _numbers.real("dropout_p", dropout_p)
+    return p != 0 or rng_state is not None
+
+
 def rng_state_of(dropout_p: float, rng_state: Tensor | None, q: Any) -> Tensor | None:
     """Returns the state of a call: the given one, or if weights are dropped a new one, of torch's
     generator of q's device. A graph that is captured with it draws another one each time, and
@@ -29,18 +37,21 @@ def rng_state_of(dropout_p: float, rng_state: Tensor | None, q: Any) -> Tensor |
 
 def member(frame: ForwardFrame, last: tuple, index: int) -> int:
     """Packs flash_dropout_t into the frame, and returns its address; 0 for a call that drops
-    nothing. last: dropout_p and rng_state, or fewer."""
-    if not last or last[0] == 0:
+    nothing. last: dropout_p and rng_state, or fewer. Raises Unsound for a state that does not do,
+    even if nothing is dropped."""
+    dropout_p, rng_state = last or (0, None)
+    if dropout_p == 0 and rng_state is None:
         return 0
-    dropout_p, rng_state = last
     if (
-        rng_state is None
+        not isinstance(rng_state, Tensor)
         or rng_state.dtype not in _TYPES
         or rng_state.shape != (2,)
         or not rng_state.is_contiguous()
         or not placement.is_at(rng_state, index)
     ):
         raise Unsound
+    if dropout_p == 0:
+        return 0
     address = rng_state.data_ptr()
     p = float(dropout_p)
     structs.DROPOUT.pack_into(frame.dropout, 0, structs.DROPOUT.size, p, 0, 0, address, address + 8)
