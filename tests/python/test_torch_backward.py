@@ -466,7 +466,7 @@ def test_results_that_are_given(name: str) -> None:
 
 def test_operators_take_what_attention_takes() -> None:
     without = {"page_table", "v_page_table", "page_indptr", "page_rows"}
-    without |= {"k_descale", "v_descale", "q_descale"}
+    without |= {"k_descale", "v_descale", "q_descale", "page_scales"}
     for of_forward, of_gradients in (("fwd", "bwd"), ("varlen_fwd", "varlen_bwd")):
         first, second = (
             [(x.name, str(x.type), x.default_value) for x in operator.default._schema.arguments]

@@ -16,12 +16,15 @@ _TYPES = (torch.int64, torch.uint64)
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
-def is_given(dropout_p: float, rng_state: Tensor | None) -> bool:
-    """Says whether a call names dropout or a state, which may be none. Raises TypeError for a
-    probability that is no number."""
+def _probability(dropout_p: float) -> float:
+    """Raises TypeError for what is no number."""
     is_number = isinstance(dropout_p, (float, int))
-    p = dropout_p if is_number else _numbers.real("dropout_p", dropout_p)
-    return p != 0 or rng_state is not None
+    return dropout_p if is_number else _numbers.real("dropout_p", dropout_p)
+
+
+def is_given(dropout_p: float, rng_state: Tensor | None) -> bool:
+    """Says whether a call names a state, which need not be one, or dropout."""
+    return rng_state is not None or _probability(dropout_p) != 0
 
 
 def rng_state_of(dropout_p: float, rng_state: Tensor | None, q: Any) -> Tensor | None:
@@ -30,7 +33,7 @@ def rng_state_of(dropout_p: float, rng_state: Tensor | None, q: Any) -> Tensor |
     recomputation by torch.utils.checkpoint the same one."""
     if rng_state is not None or not isinstance(q, Tensor):
         return rng_state
-    if _numbers.real("dropout_p", dropout_p) == 0:
+    if _probability(dropout_p) == 0:
         return None
     return torch.randint(_LEAST, _MOST, (2,), dtype=torch.int64, device=q.device)
 
@@ -40,7 +43,8 @@ def member(frame: ForwardFrame, last: tuple, index: int) -> int:
     nothing. last: dropout_p and rng_state, or fewer. Raises Unsound for a state that does not do,
     even if nothing is dropped."""
     dropout_p, rng_state = last or (0, None)
-    if dropout_p == 0 and rng_state is None:
+    p = _probability(dropout_p)
+    if p == 0 and rng_state is None:
         return 0
     if (
         not isinstance(rng_state, Tensor)
@@ -50,9 +54,8 @@ def member(frame: ForwardFrame, last: tuple, index: int) -> int:
         or not placement.is_at(rng_state, index)
     ):
         raise Unsound
-    if dropout_p == 0:
+    if p == 0:
         return 0
     address = rng_state.data_ptr()
-    p = float(dropout_p)
     structs.DROPOUT.pack_into(frame.dropout, 0, structs.DROPOUT.size, p, 0, 0, address, address + 8)
     return frame.dropout_address
