@@ -430,6 +430,12 @@ def configs_for(p: AttentionProblem) -> list[str]:
     ]
 
 
+def configs_for_pages(p: AttentionProblem) -> list[str]:
+    """Returns those that serve the problem with K and V in pages, too."""
+    paged = flashattn.Feature.PAGED
+    return [c for c in configs_for(p) if flashattn.Config.parse(c).features & paged]
+
+
 def check_every_kernel(p: AttentionProblem, inputs: list[np.ndarray] | None = None) -> None:
     """Checks the problem on each kernel here that serves it; at least the selected one must."""
     configs = configs_for(p)

@@ -11,7 +11,7 @@ import flashattn
 import pytest
 from memory import E4M3
 from paging import KINDS, PagedProblem, run_paged
-from problems import AttentionProblem, configs_for, run
+from problems import AttentionProblem, configs_for_pages, run
 
 PROBLEMS = {
     "one_row": AttentionProblem(2, 1, 300, 4, 2, 64),
@@ -44,7 +44,7 @@ def typed(p: AttentionProblem, dtype: str) -> AttentionProblem:
 
 
 def assert_pages_change_no_bit(p: AttentionProblem) -> None:
-    for i, config in enumerate(configs_for(p)):
+    for i, config in enumerate(configs_for_pages(p)):
         expected = run(p, config=config)
         found = run_paged(PagedProblem(p, 19, KINDS[i % len(KINDS)]), config=config)
         assert all(a.tobytes() == b.tobytes() for a, b in zip(found, expected)), config

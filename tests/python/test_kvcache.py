@@ -11,7 +11,16 @@ import pytest
 from expectation import assert_agrees, assert_mean_error
 from kvcache_cases import CPU, CacheProblem, cases, dense
 from paging import PagedProblem, run_paged
-from problems import configs_for, expected, fill_unused, make_inputs, p_type, rounds_p, run
+from problems import (
+    configs_for,
+    configs_for_pages,
+    expected,
+    fill_unused,
+    make_inputs,
+    p_type,
+    rounds_p,
+    run,
+)
 
 CASES = cases(CPU)
 
@@ -27,7 +36,8 @@ def test_cache_agrees_with_the_oracle(problem: CacheProblem) -> None:
     p = dense(problem)
     inputs = make_inputs(p)
     expected_with = lru_cache(lambda *precision: expected(p, inputs, *precision))
-    configs = configs_for(p)
+    choose = configs_for_pages if isinstance(problem, PagedProblem) else configs_for
+    configs = choose(p)
     assert configs, f"no kernel serves {p}"
     for config in configs:
         o, lse = _run(problem, inputs, config)

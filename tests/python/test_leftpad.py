@@ -14,7 +14,15 @@ from flashattn._library import last_error
 from hypothesis import given
 from hypothesis import strategies as st
 from paging import PagedProblem, run_paged
-from problems import AttentionProblem, check, check_every_kernel, configs_for, make_inputs, run
+from problems import (
+    AttentionProblem,
+    check,
+    check_every_kernel,
+    configs_for,
+    configs_for_pages,
+    make_inputs,
+    run,
+)
 from strategies import attention_problems, leftpads, random_problems
 
 PREFILL = AttentionProblem(3, 70, 150, 4, 2, 64, "bfloat16", causal=True, leftpad_k=(0, 7, 90))
@@ -85,7 +93,7 @@ def test_biases_count_keys_from_the_first_that_exists(bias: BiasCase) -> None:
 @pytest.mark.parametrize("p", [PADDED["in use"], DECODE], ids=["in use", "decode"])
 def test_slots_have_padding_too(p: AttentionProblem) -> None:
     slots = PagedProblem(p, 1, "slots")
-    for config in configs_for(p):
+    for config in configs_for_pages(p):
         paged, dense = run_paged(slots, config=config), run(p, config=config)
         assert [x.tobytes() for x in paged] == [x.tobytes() for x in dense]
 

@@ -42,7 +42,10 @@ NO_ARRAYS = {
         f"flash_backward_args_t.{name}"
         for name in ("forward", "workspace", "dq_kernel", "dkv_kernel")
     ),
-    *(f"flash_forward_args_t.{name}" for name in ("executor", "paging", "quant", "mask")),
+    *(
+        f"flash_forward_args_t.{name}"
+        for name in ("executor", "paging", "quant", "mask", "dropout")
+    ),
     "flash_combine_args_t.executor",
     "flash_quantise_args_t.executor",
     *(f"flash_kv_append_args_t.{name}" for name in ("executor", "paging", "quant", "rotary")),

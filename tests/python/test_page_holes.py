@@ -21,7 +21,7 @@ from paging import PagedProblem, make_pages, run_paged
 from pairwise import Row, pairwise
 from problems import (
     AttentionProblem,
-    configs_for,
+    configs_for_pages,
     decoded,
     fill_unused,
     make_inputs,
@@ -109,7 +109,7 @@ def test_nobody_sees_keys_in_holes(case: Row) -> None:
     p = PROBLEMS[case["problem"]]
     v_apart = case["tables"] == "v_apart" and p.dtype != LATENT
     q = PagedProblem(p, case["page_size"], case["kind"], v_apart, case["holes"])
-    for config in [None, *configs_for(q.dense)]:
+    for config in [None, *configs_for_pages(q.dense)]:
         _check(q, config)
 
 
@@ -127,7 +127,7 @@ def problems_with_holes(draw: st.DrawFn) -> PagedProblem:
 @settings(random_problems, max_examples=200)
 @given(problems_with_holes(), st.data())
 def test_random_holes(q: PagedProblem, data: st.DataObject) -> None:
-    _check(q, data.draw(st.sampled_from([None, *configs_for(q.dense)]), label="config"))
+    _check(q, data.draw(st.sampled_from([None, *configs_for_pages(q.dense)]), label="config"))
 
 
 def _bits(results: tuple[np.ndarray, np.ndarray]) -> list[bytes]:
@@ -141,7 +141,7 @@ def test_a_table_without_holes_has_the_bits_of_a_call_without_the_flag(
 ) -> None:
     q = PagedProblem(PROBLEMS[name], page_size, holes=1e-9)
     assert not q.hidden_keys.any()
-    for config in configs_for(q.dense):
+    for config in configs_for_pages(q.dense):
         assert _bits(run_paged(q, config=config)) == _bits(run(q.dense, config=config)), config
 
 
@@ -149,7 +149,7 @@ def test_a_table_without_holes_has_the_bits_of_a_call_without_the_flag(
 @pytest.mark.parametrize("page_size", [1, 7, 64])
 def test_a_row_of_holes_sees_nothing(name: str, page_size: int) -> None:
     q = PagedProblem(PROBLEMS[name], page_size, holes=1.0)
-    for config in configs_for(q.dense):
+    for config in configs_for_pages(q.dense):
         o, lse = run_paged(q, config=config)
         assert not o.any() and (lse == -np.inf).all(), config
 
@@ -160,7 +160,7 @@ def test_threads_and_the_size_of_pages_change_nothing(name: str, n_threads: int)
     """Holes of 32 keys each, in pages of 32 tokens and less."""
     q = PagedProblem(PROBLEMS[name], 32, holes=0.5)
     pages, options = make_pages(q, make_inputs(q.dense))
-    expected = {config: _bits(run_paged(q, config=config)) for config in configs_for(q.dense)}
+    expected = {config: _bits(run_paged(q, config=config)) for config in configs_for_pages(q.dense)}
     flashattn.set_num_threads(n_threads)
     for size in (8, 4, 1):
         parts = [x.reshape(-1, size, *x.shape[2:]) for x in pages[1:]]
@@ -188,7 +188,7 @@ def test_what_is_seen_is_computed_with(name: str, value: float) -> None:
         inputs[2][b, key, :, 5] = value
     numbers = decoded(q.dense, inputs)
     expected, _ = oracle.attention(*numbers, **q.dense.options(), hidden_keys=q.hidden_keys)
-    for config in configs_for(q.dense):
+    for config in configs_for_pages(q.dense):
         o, _ = run_paged(q, inputs, config)
         for kind in (np.isnan, np.isposinf, np.isneginf):
             assert (kind(o.astype(np.float64)) == kind(expected)).all(), (config, kind)

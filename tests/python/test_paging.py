@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from memory import DTYPES
 from paging import KINDS, PagedProblem, make_pages, run_paged
 from pairwise import Row, pairwise
-from problems import AttentionProblem, check, configs_for, make_inputs, run
+from problems import AttentionProblem, check, configs_for_pages, make_inputs, run
 from strategies import attention_problems, random_problems
 
 PAGE_SIZES = (1, 3, 16, 19, 64, 128, 256)
@@ -71,7 +71,7 @@ def _bits(results: tuple[np.ndarray, np.ndarray]) -> tuple[bytes, bytes]:
 def _check(q: PagedProblem, inputs: list[np.ndarray] | None = None) -> None:
     """Checks for the bits of the same call without pages, on every kernel here."""
     inputs = inputs or make_inputs(q.dense)
-    for config in configs_for(q.dense):
+    for config in configs_for_pages(q.dense):
         dense = _bits(run(q.dense, inputs, config))
         assert _bits(run_paged(q, inputs, config)) == dense, f"{q}, config={config!r}"
 
@@ -166,5 +166,5 @@ def paged_problems(draw: st.DrawFn) -> PagedProblem:
 @settings(random_problems, max_examples=200)
 @given(paged_problems(), st.data())
 def test_random_problem_has_the_bits_without_pages(q: PagedProblem, data: st.DataObject) -> None:
-    config = data.draw(st.sampled_from([None, *configs_for(q.dense)]), label="config")
+    config = data.draw(st.sampled_from([None, *configs_for_pages(q.dense)]), label="config")
     assert _bits(run_paged(q, config=config)) == _bits(run(q.dense, config=config))

@@ -18,7 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import DTYPES, QUANT_BLOCKS, Guarded, dtype_of
 from paging import KINDS, PagedProblem, run_paged
-from problems import AttentionProblem, check, configs_for, decoded, make_inputs, run
+from problems import (
+    AttentionProblem,
+    check,
+    configs_for,
+    configs_for_pages,
+    decoded,
+    make_inputs,
+    run,
+)
 from strategies import PAIRS, attention_problems, random_problems
 
 BYTES = {"q8_0": 34, "q4_0": 18}
@@ -64,7 +72,7 @@ def _of(name: str, k_dtype: str, v_dtype: str, **changes: object) -> AttentionPr
 
 
 def _configs(p: AttentionProblem) -> list[str]:
-    configs = configs_for(p)
+    configs = configs_for_pages(p)
     assert any(config.startswith("REFERENCE") for config in configs)
     return configs
 

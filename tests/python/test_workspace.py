@@ -149,7 +149,8 @@ def test_calls_use_it_whatever_it_holds() -> None:
     expected = call(PROBLEMS[0])
     with _workspace.lent(1) as memory:
         pass
-    size = _attention.workspace_size(CallArguments(q, k, v, {"causal": True}).args, None)
+    arguments = CallArguments(q, k, v, {"causal": True})
+    size = _attention.workspace_size(arguments.args, None)
     assert memory.nbytes >= size > 0
     memory[:] = 0xFF  # NaN in every type
     assert call(PROBLEMS[0]).tobytes() == expected.tobytes()

@@ -179,10 +179,17 @@ def _put_bias(call: Call) -> None:
         call.put_stride(f"mask.stride_{name}", "mask.data", call.arrays["mask.data"].ndim - 1 - i)
 
 
+def _put_dropout(call: Call) -> None:
+    call.put_struct("dropout", _abi.flash_dropout_t(p=0.25))
+    call.put("dropout.seed_ptr", [3], np.uint64)
+    call.put("dropout.offset_ptr", [5], np.uint64)
+
+
 def padded() -> Call:
     """Every array that a call with equal lengths can have."""
     call = _forward((BATCH, SEQLEN_K, N_HEADS_KV, D_HEAD))
     _put_bias(call)
+    _put_dropout(call)
     call.put("seqused_q", [4, 5])
     call.put("seqused_k", [7, 6])
     call.put("leftpad_k", [0, 2])
@@ -193,6 +200,7 @@ def ragged() -> Call:
     q_shape = (BATCH * SEQLEN_Q, N_HEADS, D_HEAD)
     call = _forward((BATCH * SEQLEN_K, N_HEADS_KV, D_HEAD), q_shape=q_shape)
     _put_bias(call)
+    _put_dropout(call)
     call.put("cu_seqlens_q", [0, 5, 10])
     call.put("cu_seqlens_k", [0, 7, 14])
     call.put("seqused_q", [4, 5])
