@@ -225,7 +225,8 @@ class CacheChecks:
         tensors = self.inputs(p)
         options = {**device_options(p), **options}
         kernel = None if config is None else resolve(config)
-        size = workspace_size(Problem(*tensors, options).args, kernel)
+        problem = Problem(*tensors, options)  # its arguments live as long as it does
+        size = workspace_size(problem.args, kernel)
         options["config"] = config
         expected = flashattn.flash_attn_varlen_func(*tensors, **options)
         for offset in offsets:

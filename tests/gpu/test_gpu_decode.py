@@ -40,8 +40,8 @@ def test_two_streams_with_workspaces_of_their_own() -> None:
 def test_workspace_is_small_whatever_the_lengths_are() -> None:
     q = torch.empty(256, 1, 32, 128, dtype=torch.bfloat16, device="cuda")
     k = torch.empty(1, 1, 8, 128, dtype=torch.bfloat16, device="cuda").expand(256, 100_000, 8, 128)
-    args = Problem(q, k, k, {"seqused_k": lengths((0,) * 256)}).args
-    assert 0 < workspace_size(args, None) <= 3_000_000
+    problem = Problem(q, k, k, {"seqused_k": lengths((0,) * 256)})
+    assert 0 < workspace_size(problem.args, None) <= 3_000_000
 
 
 def test_selection_says_which_problems_decode_kernels_take() -> None:

@@ -146,9 +146,10 @@ def test_a_graph_replays_with_sequences_that_change_sides() -> None:
     p = replace(ragged((total // batch,) * batch, (700,) * batch, causal=True), seqlen_q=total)
     assert _selected(p).config.arch == Arch.MIXED
     tensors, options = device_inputs(p), device_options(p)
-    check_status(library().flash_prepare(Problem(*tensors, options).args, None))
+    problem = Problem(*tensors, options)
+    check_status(library().flash_prepare(problem.args, None))
     o, lse = torch.empty_like(tensors[0]), torch.empty(p.n_heads, total, device="cuda")
-    size = workspace_size(Problem(*tensors, options).args, None)
+    size = workspace_size(problem.args, None)
     workspace = torch.empty(size, dtype=torch.uint8, device="cuda")
     keywords = {**options, "out": o, "lse": lse, "workspace": workspace}
     graph = torch.cuda.CUDAGraph()
@@ -172,8 +173,6 @@ def test_workspace_is_small_whatever_the_lengths_are() -> None:
     k = torch.empty(1, 1, 8, 128, dtype=torch.bfloat16, device="cuda").expand(256, 100_000, 8, 128)
     used, ends = lengths((0,) * 256), lengths((0,) * 257)
     options = {"cu_seqlens_q": ends, "seqused_k": used}
-    sizes = [
-        workspace_size(Problem(q, k, k, {**options, "max_seqlen_q": longest}).args, None)
-        for longest in (9, 100, 5000)
-    ]
+    problems = [Problem(q, k, k, {**options, "max_seqlen_q": most}) for most in (9, 100, 5000)]
+    sizes = [workspace_size(problem.args, None) for problem in problems]
     assert 0 < sizes[0] <= 12_000_000 and len(set(sizes)) == 1

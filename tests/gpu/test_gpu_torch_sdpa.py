@@ -75,9 +75,9 @@ def backwards(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
     shapes: list[torch.Size] = []
     own = sdpa._gradients
 
-    def counted(d_o: torch.Tensor, query: torch.Tensor, *arguments: object) -> object:
+    def counted(d_o: torch.Tensor, query: torch.Tensor, *more: object, **named: object) -> object:
         shapes.append(query.shape)
-        return own(d_o, query, *arguments)
+        return own(d_o, query, *more, **named)
 
     monkeypatch.setattr(sdpa, "_gradients", counted)
     return shapes

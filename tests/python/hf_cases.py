@@ -232,9 +232,9 @@ def check_sdpa(name: str, dtype: torch.dtype, device: str) -> int:
     calls: list[int] = []
     attend = flashattn.sdpa._attend
 
-    def counted(*arguments: object) -> torch.Tensor:
+    def counted(*arguments: object, **named: object) -> torch.Tensor:
         calls.append(1)
-        return attend(*arguments)
+        return attend(*arguments, **named)
 
     case = Case(name, dtype, device, "none")
     case.model.set_attn_implementation("sdpa")

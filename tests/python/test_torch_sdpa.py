@@ -28,9 +28,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.Size]]:
     shapes: list[torch.Size] = []
     own = sdpa._attend
 
-    def counted(query: torch.Tensor, *arguments: object) -> torch.Tensor:
+    def counted(query: torch.Tensor, *more: object, **named: object) -> torch.Tensor:
         shapes.append(query.shape)
-        return own(query, *arguments)
+        return own(query, *more, **named)
 
     monkeypatch.setattr(sdpa, "_attend", counted)
     sdpa.register()
@@ -45,9 +45,9 @@ def backwards(calls: list, monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
     shapes: list[torch.Size] = []
     own = sdpa._gradients
 
-    def counted(d_o: torch.Tensor, query: torch.Tensor, *arguments: object) -> object:
+    def counted(d_o: torch.Tensor, query: torch.Tensor, *more: object, **named: object) -> object:
         shapes.append(query.shape)
-        return own(d_o, query, *arguments)
+        return own(d_o, query, *more, **named)
 
     monkeypatch.setattr(sdpa, "_gradients", counted)
     return shapes
