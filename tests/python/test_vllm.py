@@ -133,6 +133,45 @@ def test_a_cache_of_e4m3_has_scales(backend: ModuleType) -> None:
         np.testing.assert_allclose(found, b.expected(keys), atol=1e-5)
 
 
+def test_a_cache_of_e4m3_has_scales_of_heads(backend: ModuleType) -> None:
+    assert backend.FlashAttnBackend.supports_per_head_quant_scales()
+    b = BATCHES["mixed"]
+    of_heads = torch.tensor([0.5, 0.125]), torch.tensor([0.25, 2.0])
+    layer = SimpleNamespace(_k_scale=of_heads[0], _v_scale=of_heads[1])
+
+    def rounded(x: Any, scale: Any) -> Any:
+        scale = scale[:, None]  # of [..., heads, columns]
+        return (x / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale
+
+    keys = [rounded(x, of_heads[0]) for x in b.k], [rounded(x, of_heads[1]) for x in b.v]
+    impl = make_impl(backend, b, kv_cache_dtype="fp8")
+    found = run_step(backend, b, impl, b.cache(torch.uint8), layer)
+    np.testing.assert_allclose(found, b.expected(keys), atol=1e-5)
+
+
+@pytest.mark.parametrize("by", ["number", "head"])
+def test_queries_of_e4m3_have_the_scale_of_the_layer(backend: ModuleType, by: str) -> None:
+    """vLLM quantises Q for backends that ask for it; the result is that of its values."""
+    b = BATCHES["mixed"]
+    impl = make_impl(backend, b, kv_cache_dtype="fp8")
+    assert impl.supports_quant_query_input is False
+    scale = torch.tensor([0.25, 0.5]) if by == "head" else torch.tensor(0.25)
+    layer = SimpleNamespace(**vars(LAYER), _q_scale=scale, _q_scale_float=0.25)
+    of_rows = scale.expand(2).repeat_interleave(b.n_heads // 2)[:, None]
+    rows = b.q.view(-1, b.n_heads, b.d_head)
+    codes = (rows / of_rows).clamp(-448, 448).to(torch.float8_e4m3fn)
+    values = (codes.float() * of_rows).view_as(b.q)
+    quantised, exact = replace(b), replace(b)
+    quantised.q, exact.q = codes.view(b.q.shape), values
+    cache = b.cache(torch.uint8)
+    found = run_step(backend, quantised, impl, cache, layer, output=torch.full_like(b.q, 7.0))
+    expected = run_step(backend, exact, impl, cache, layer)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    plain = make_impl(backend, b)
+    with pytest.raises(NotImplementedError, match="beside a cache that is not of e4m3"):
+        run_step(backend, quantised, plain, b.cache(), layer, output=torch.full_like(b.q, 7.0))
+
+
 def test_a_layer_that_shares_a_cache_reads_what_the_other_wrote(backend: ModuleType) -> None:
     b = BATCHES["tokens"]
     cache = b.cache()

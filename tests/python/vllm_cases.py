@@ -129,24 +129,31 @@ def make_impl(backend: ModuleType, b: Batch, **given: Any) -> Any:
     return backend.FlashAttnImpl(b.n_heads, b.d_head, b.d_head**-0.5, b.n_heads_kv, **given)
 
 
-def fill(impl: Any, b: Batch, cache: Any) -> None:
+def fill(impl: Any, b: Batch, cache: Any, layer: Any = LAYER) -> None:
     """Writes the tokens that are in the cache already."""
     slots = torch.tensor(b.slots(before=True), dtype=torch.int64)
-    impl.do_kv_cache_update(LAYER, b.tokens(b.k, True), b.tokens(b.v, True), cache, slots)
+    impl.do_kv_cache_update(layer, b.tokens(b.k, True), b.tokens(b.v, True), cache, slots)
 
 
-def run_step(backend: ModuleType, b: Batch, impl: Any, cache: Any) -> np.ndarray:
+def run_step(
+    backend: ModuleType,
+    b: Batch,
+    impl: Any,
+    cache: Any,
+    layer: Any = LAYER,
+    output: Any = None,
+) -> np.ndarray:
     """Fills the cache with what is there already, and computes the step. Where no token of K and V
     comes in the step, vLLM gives none."""
-    fill(impl, b, cache)
+    fill(impl, b, cache, layer)
     builder = backend.FlashAttnMetadataBuilder(None, [], None, b.q.device)
     metadata = builder.build(0, b.common())
     key = value = None
     if len(metadata.slot_mapping) > 0:
         key, value = b.tokens(b.k, False), b.tokens(b.v, False)
-        impl.do_kv_cache_update(LAYER, key, value, cache, metadata.slot_mapping)
-    output = torch.full_like(b.q, 7.0)
-    assert impl.forward(LAYER, b.q, key, value, cache, metadata, output) is output
+        impl.do_kv_cache_update(layer, key, value, cache, metadata.slot_mapping)
+    output = torch.full_like(b.q, 7.0) if output is None else output
+    assert impl.forward(layer, b.q, key, value, cache, metadata, output) is output
     assert (output[b.n_tokens :] == 7.0).all()
     return output[: b.n_tokens].view(-1, b.n_heads, b.d_head).double().cpu().numpy()
 

@@ -34,6 +34,7 @@ class AttentionBackend:
 class AttentionLayer:
     _k_scale_float: float
     _v_scale_float: float
+    _q_scale_float: float
 
 
 class AttentionImpl:

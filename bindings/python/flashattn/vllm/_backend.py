@@ -89,6 +89,10 @@ class FlashAttnBackend(AttentionBackend):
         return True
 
     @classmethod
+    def supports_per_head_quant_scales(cls) -> bool:
+        return True
+
+    @classmethod
     def supports_kv_connector(cls) -> bool:
         """On the CPU connectors know how vLLM's own backend orders K and V within a block, which
         this one does not follow."""
@@ -167,7 +171,8 @@ class FlashAttnMetadataBuilder(AttentionMetadataBuilder):
 
 
 class FlashAttnImpl(AttentionImpl):
-    """Computes the attention of a layer."""
+    """Computes the attention of a layer. It takes queries of e4m3, but does not ask for them
+    (supports_quant_query_input): no kernel over pages is faster with them, or as exact."""
 
     def __init__(
         self,
@@ -205,6 +210,7 @@ class FlashAttnImpl(AttentionImpl):
         self.alibi_slopes = None
         if alibi_slopes is not None:
             self.alibi_slopes = torch.tensor(alibi_slopes, dtype=torch.float32)
+        self.supports_quant_query_input = False
         self.options = {
             "softmax_scale": float(scale),
             "softcap": float(logits_soft_cap or 0.0),
@@ -224,9 +230,10 @@ class FlashAttnImpl(AttentionImpl):
         output_block_scale: Tensor | None = None,
     ) -> Tensor:
         """Writes O into output and returns it. query and output: [tokens, num_heads * head_size] or
-        [tokens, num_heads, head_size]; tokens beyond the batch's are padding. Where there is a
-        cache, key and value are not read, and may be None. Without metadata vLLM measures its
-        memory, and O is 0."""
+        [tokens, num_heads, head_size]; tokens beyond the batch's are padding. query may be of e4m3
+        beside such a cache: its values have the layer's scale. Where there is a cache, key and
+        value are not read, and may be None. Without metadata vLLM measures its memory, and O is
+        0."""
         if output_scale is not None or output_block_scale is not None:
             raise NotImplementedError("output is to be quantised: O is not rounded to FP8 here")
         if attn_metadata is None:
@@ -234,6 +241,8 @@ class FlashAttnImpl(AttentionImpl):
         if self.attn_type == CROSS and attn_metadata.causal:
             raise NotImplementedError("attention from a decoder to an encoder is to be causal")
         n = attn_metadata.num_actual_tokens
+        lengths = self._lengths(layer, attn_metadata)
+        query, scales = self._scaled_query(layer, query, output.dtype, lengths)
         flash_attn_varlen_func(
             self._rows(query, n, self.num_heads),
             *self._keys(layer, key, value, kv_cache, n),
@@ -244,7 +253,7 @@ class FlashAttnImpl(AttentionImpl):
             sinks=self.sinks,
             alibi_slopes=self._slopes(query.device),
             out=self._rows(output, n, self.num_heads),
-            **self._lengths(layer, attn_metadata),
+            **{**lengths, **scales},
             **self.options,
         )
         return output
@@ -261,7 +270,7 @@ class FlashAttnImpl(AttentionImpl):
             self._rows(value, n, self.num_kv_heads),
             *self._pages(kv_cache),
             slot_mapping=slot_mapping,
-            **self._scales(layer),
+            **self._scales(layer, 1),
         )
 
     def _rows(self, x: Tensor, n: int, n_heads: int) -> Tensor:
@@ -298,13 +307,35 @@ class FlashAttnImpl(AttentionImpl):
             "seqused_k": metadata.seq_lens,
             "max_seqlen_k": metadata.max_seq_len,
             "page_table": metadata.block_table,
-            **self._scales(layer),
+            **self._scales(layer, metadata.seq_lens.shape[0]),
         }
 
-    def _scales(self, layer: Any) -> dict[str, float]:
+    def _scales(self, layer: Any, batch: int) -> dict[str, Any]:
         if self.kv_cache_dtype not in E4M3_CACHES:
             return {}
-        return {"k_descale": layer._k_scale_float, "v_descale": layer._v_scale_float}
+        return {f"{x}_descale": self._scale(layer, x, batch) for x in "kv"}
+
+    def _scale(self, layer: Any, name: str, batch: int) -> float | Tensor:
+        """Returns the layer's scale of q, k or v: its number, or [batch, num_kv_heads] where it has
+        one for each K/V head."""
+        of_heads = getattr(layer, f"_{name}_scale", None)
+        if of_heads is None or of_heads.numel() == 1:
+            return getattr(layer, f"_{name}_scale_float")
+        return of_heads.view(1, self.num_kv_heads).expand(batch, self.num_kv_heads)
+
+    def _scaled_query(
+        self, layer: Any, query: Tensor, dtype: torch.dtype, lengths: dict[str, Any]
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Returns the query as a kernel takes it, and scales that take the place of those in
+        lengths. CUDA kernels read pages beside a Q of 16 bits, which holds the codes of e4m3."""
+        if query.dtype != torch.float8_e4m3fn:
+            return query, {}
+        if self.kv_cache_dtype not in E4M3_CACHES:
+            raise NotImplementedError(f"query is {query.dtype} beside a cache that is not of e4m3")
+        of_query = self._scale(layer, "q", lengths["seqused_k"].shape[0])
+        if query.is_cpu:
+            return query, {"q_descale": of_query}
+        return query.to(dtype), {"k_descale": of_query * lengths["k_descale"]}
 
     def _window(self, causal: bool) -> tuple[int, int]:
         """vLLM counts the query's own key, and an encoder's window goes to both sides."""
