@@ -82,6 +82,7 @@ class Oracle:
     rotary_positions: np.ndarray | None = None
     rotary_start: np.ndarray | None = None
     rotary_q_at_start: bool = False
+    page_scales: bool = False
 
     def append(
         self,
@@ -108,7 +109,8 @@ class Oracle:
             elif x.dtype != cache.dtype:
                 x = x.astype(np.float32)
                 if cache.dtype == dtype_of(E4M3) and new.dtype != cache.dtype:
-                    x = x * self._inverse(scale, token.batch_index)
+                    at = place[0] if self.page_scales else token.batch_index
+                    x = x * self._inverse(scale, at)
                 x = narrowed(x, cache.dtype)
             cache[place] = x
 
@@ -138,10 +140,10 @@ class Oracle:
             x, self.rotary_cos[position], self.rotary_sin[position], self.rotary_interleaved
         )
 
-    def _inverse(self, scale: np.ndarray | float | None, b: int) -> np.ndarray:
+    def _inverse(self, scale: np.ndarray | float | None, at: int) -> np.ndarray:
         if scale is None or isinstance(scale, float):
             return np.float32(1) / np.float32(1.0 if scale is None else scale)
-        return (np.float32(1) / scale[b])[:, None]
+        return (np.float32(1) / scale[at])[:, None]
 
     def _place(self, token: Token, cache: np.ndarray, is_v: bool) -> tuple[int, int] | None:
         n_entries, size = cache.shape[:2]

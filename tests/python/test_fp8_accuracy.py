@@ -108,6 +108,93 @@ def test_sums_of_few_bits_do_not_pass() -> None:
     assert error(len(v)) > 1e-2 and error(128) < 2e-3
 
 
+def test_p_is_rounded_relative_to_the_largest_weight() -> None:
+    """Rounding is as fine for many keys as for few: a weight of 2^-17 alone would lose all."""
+    n_keys = 1 << 17
+    v = _inputs(n_keys, 1.0, 1.0, 0.0).v
+    q, k = np.zeros((1, 1, 1, D_HEAD), np.float32), np.zeros_like(v)
+    exact, _ = oracle.attention(q, k, v)
+    rounded = oracle.of_rounded_p(q, k, v, p_dtype=dtype_of(E4M3))
+    assert _relative(rounded, exact) < 1e-12
+    q[...], k[:, 1::2] = 1, np.log(1.1) / np.sqrt(D_HEAD)  # P is 256 and 232.7, which becomes 240
+    rounded = oracle.of_rounded_p(q, k, v, p_dtype=dtype_of(E4M3))
+    of_p = 240 / (256 / 1.1)
+    even, odd = (v[0, first::2, 0].astype(np.float64).sum(0) for first in (0, 1))
+    expected = (even / 1.1 * of_p + odd) / (n_keys / 2 * (1 + 1 / 1.1))
+    np.testing.assert_allclose(rounded[0, 0, 0], expected, rtol=1e-6)
+
+
+# ---- A model of kernels that multiply e4m3 ----
+
+BLOCK = 128  # keys of a sum in the tensor core
+OFFSET = 8  # P is 2^OFFSET where a score is the reference
+LARGEST = np.log2(448) - OFFSET  # octaves above the reference at which P is cut off
+
+
+def _model(x: Inputs, lag: float, sums: str = "multiplied") -> np.ndarray:
+    """Returns O of a kernel whose reference follows the maximum when a score is more than `lag`
+    octaves above it. Each block's P V begins at zero. P that is above the largest code is cut off,
+    as the conversion of GPUs does it; the sum is of P that was multiplied, or of the unrounded
+    one."""
+    codes, scales = _quantised(x)
+    values = zip(codes, scales.values())
+    q, k, v = (y[0, :, 0].astype(np.float32) * scale[0, 0] for y, scale in values)
+    reference = np.full((len(q), 1), -np.inf, np.float32)
+    o, total = np.zeros((len(q), D_HEAD), np.float32), np.zeros((len(q), 1), np.float32)
+    for first in range(0, len(k), BLOCK):
+        keys = slice(first, first + BLOCK)
+        scores = q @ k[keys].T * np.float32(np.log2(np.e) / np.sqrt(D_HEAD))
+        most = scores.max(axis=1, keepdims=True)
+        following = np.where(most > reference + lag, most, reference)
+        correction = np.exp2(reference - following)
+        reference = following
+        p = np.exp2(scores - reference + OFFSET)
+        multiplied = np.minimum(p, 448).astype(dtype_of(E4M3)).astype(np.float32)
+        summed = multiplied if sums == "multiplied" else p
+        o = o * correction + multiplied @ v[keys]
+        total = total * correction + summed.sum(axis=1, keepdims=True)
+    return (o / total)[None, :, None]
+
+
+def _growing(n_keys: int, mean: float) -> Inputs:
+    """Scores rise by 3.5 octaves at the middle of the keys, where a lagging reference stays."""
+    x = _inputs(n_keys, 0.25, mean, 0.0)
+    direction = np.ones(D_HEAD, np.float32) / np.sqrt(np.float32(D_HEAD))
+    x.k[:, n_keys // 2 :] += direction * (3.5 * np.log(2) * np.sqrt(D_HEAD) / 4)
+    return x
+
+
+def _errors(x: Inputs, **options: object) -> tuple[float, float]:
+    """Returns the model's error, and that of exact attention whose P is rounded."""
+    codes, scales = _quantised(x)
+    exact, _ = oracle.attention(*x)
+    rounded = oracle.of_rounded_p(*codes, p_dtype=dtype_of(E4M3), **scales)
+    return _relative(_model(x, **options), exact), _relative(rounded, exact)
+
+
+@pytest.mark.parametrize("n_keys", [1024, 8192, 32768, 131072])
+@pytest.mark.parametrize("lag", [0.0, 0.75])
+def test_a_kernel_with_two_levels_of_sums_passes(n_keys: int, lag: float) -> None:
+    leading, wide = _inputs(n_keys, 1.0, 0.0, 8.0), _inputs(n_keys, 4.0, 1.0, 0.0)
+    for x in (leading, wide, _growing(n_keys, 1.0)):
+        error, rounded = _errors(x, lag=lag)
+        assert error <= ALLOWED * rounded, (error, rounded)
+
+
+@pytest.mark.parametrize("n_keys", [1024, 32768])
+@pytest.mark.parametrize("sums", ["multiplied", "unrounded"])
+def test_a_kernel_that_cuts_p_off_does_not_pass(n_keys: int, sums: str) -> None:
+    """P has 0.8 octaves above a reference of 2^8: one that lags by four is cut off, without a
+    trace in LSE where the sum is of the unrounded P."""
+    assert 0.75 < LARGEST < 1
+    x = _growing(n_keys, 0.0)
+    x.v[:, n_keys // 2 :] += 1
+    error, rounded = _errors(x, lag=4.0, sums=sums)
+    assert error > 3 * ALLOWED * rounded, (error, rounded)
+    error, rounded = _errors(x, lag=0.75, sums=sums)
+    assert error <= ALLOWED * rounded, (error, rounded)
+
+
 def _cut(x: np.ndarray, bits: int) -> np.ndarray:
     """Returns numbers whose mantissa has so many bits behind the first, the others cut off."""
     mantissa, exponent = np.frexp(x)

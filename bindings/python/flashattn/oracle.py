@@ -31,15 +31,20 @@ _PLACES_OF_ROUNDING = (1.0, 2**0.25, 2**0.5, 2**0.75)
 @dataclass(frozen=True)
 class Precision:
     """Holds the types that an implementation computes in: of scores and sums, of P (rounded at each
-    of `places`) and of O."""
+    of `places`) and of O. P is rounded as weights whose sum is 1, or relative to the row's largest
+    one."""
 
     compute: np.dtype
     p: np.dtype
     o: np.dtype
     places: tuple[float, ...] = (1.0,)
+    is_relative: bool = False
 
-    def round_p(self, x: np.ndarray) -> np.ndarray:
-        return x.astype(self.p).astype(self.compute)
+    def round_p(self, p: np.ndarray, place: float) -> np.ndarray:
+        """Returns P, rounded at one of the places."""
+        largest = p.max(axis=-1, keepdims=True, initial=0) if self.is_relative else 1
+        factor = place / np.where(largest > 0, largest, 1)
+        return (p * factor).astype(self.p).astype(self.compute) / factor
 
     def round_o(self, x: np.ndarray) -> np.ndarray:
         return x.astype(self.o).astype(self.compute)
@@ -168,7 +173,8 @@ def of_rounded_p(
     in FP8 round it: to p_dtype, relative to the row's maximum, times 2^8. The sum is of unrounded
     P."""
     double = np.dtype(np.float64)
-    return _attention(q, k, v, Precision(double, p_dtype, double, (_P_OF_FP8,)), **options)[0][0]
+    precision = Precision(double, p_dtype, double, (_P_OF_FP8,), is_relative=True)
+    return _attention(q, k, v, precision, **options)[0][0]
 
 
 def combine(
@@ -346,7 +352,7 @@ def _attend(
         scores = join_bias(scores)
         p, lse = softmax(np.where(visible, scores, -np.inf).astype(precision.compute), sink)
         p = (p * factors).astype(precision.compute)
-        o = [weighted_sum(precision.round_p(p * f) / f, v, visible) for f in precision.places]
+        o = [weighted_sum(precision.round_p(p, x), v, visible) for x in precision.places]
     return precision.round_o(np.stack(o)), lse
 
 
