@@ -251,7 +251,7 @@ def test_functions_for_torch_pass_on_an_argument_that_is_given_alone(
     monkeypatch.setattr(torch_ops, "_noted", lambda *_: None)
     least = dict.fromkeys(REQUIRED if name == "flash_attn_varlen_func" else ())
     for argument in FUNCTIONS[name]:
-        value = (object(), object()) if argument.name == "window_size" else object()
+        value = {"window_size": (object(), object()), "dropout_p": 0.5}.get(argument.name, object())
         getattr(torch_ops, name)(None, None, None, **{**least, argument.name: value})
         found = call.named(given.pop())
         found["window_size"] = found.pop("window_left"), found.pop("window_right")
