@@ -485,7 +485,10 @@ ANY_TYPES = (
 )
 HALF_TYPES = _wide_o(*HALVES)
 GRADIENT_TYPES = _wide_q_and_o(*BASIC_TYPES)
+# Products of bf16 pairs would round a dO of fp32, which is of O's type.
+PAIR_GRADIENT_TYPES = (Types(Dtype.BF16, Dtype.BF16, Dtype.BF16),)
 GRADIENT_ARCHS = (Arch.REFERENCE, Arch.AVX2, Arch.AVX512, Arch.NEON)
+PAIR_ARCHS = (Arch.AVX512_BF16, Arch.NEON_BF16)
 CUDA_TYPES = (*HALF_TYPES, *_quantised(Dtype.E4M3, *HALVES))
 SM90_TYPES = (*CUDA_TYPES, *_all_of_8_bits(Dtype.E4M3, *BASIC_TYPES, operand=Dtype.E4M3))
 SM90_MLA_TYPES = (*CUDA_TYPES, *_quantised(Dtype.LATENT_E4M3, Dtype.BF16))
@@ -507,8 +510,9 @@ def _cpu(
     trains = arch in GRADIENT_ARCHS
     features = CPU_FEATURES | (Feature.DROPOUT.value if trains else 0)
     operations = {Op.FORWARD: Rows(CPU, types, rules, features, mixed=mixed)}
-    if trains:
-        gradients = Rows(CPU, GRADIENT_TYPES, rules, DROPOUT_FEATURES)
+    if trains or arch in PAIR_ARCHS:
+        gradient_types = GRADIENT_TYPES if trains else PAIR_GRADIENT_TYPES
+        gradients = Rows(CPU, gradient_types, rules, DROPOUT_FEATURES)
         operations |= {Op.BACKWARD_DQ: gradients, Op.BACKWARD_DKV: gradients}
     return Family(arch, True, operations, flags)
 

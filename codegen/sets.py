@@ -71,11 +71,13 @@ CPU_SHIP_TILES = (
 )
 
 GRADIENT_SHIP_TILES = (
-    # arch, (B_r, B_c)
-    (Arch.REFERENCE, (16, 16)),
-    (Arch.AVX2, (96, 128)),
-    (Arch.AVX512, (96, 128)),
-    (Arch.NEON, (96, 128)),
+    # arch, types, (B_r, B_c)
+    (Arch.REFERENCE, BASIC_TYPES, (16, 16)),
+    (Arch.AVX2, BASIC_TYPES, (96, 128)),
+    (Arch.AVX512, BASIC_TYPES, (96, 128)),
+    (Arch.NEON, BASIC_TYPES, (96, 128)),
+    (Arch.AVX512_BF16, (Dtype.BF16,), (96, 128)),
+    (Arch.NEON_BF16, (Dtype.BF16,), (96, 128)),
 )
 
 # SM80 kernels that are installed: for each head dimension and class of features the tile and the
@@ -494,12 +496,12 @@ def ship_gradients() -> list[Config]:
     have; with and without dropout."""
     return [
         config
-        for arch, (B_r, B_c) in GRADIENT_SHIP_TILES
+        for arch, types, (B_r, B_c) in GRADIENT_SHIP_TILES
         for op in (Op.BACKWARD_DQ, Op.BACKWARD_DKV)
         for config in cartesian(
             arch=[arch],
             op=[op],
-            dtype=BASIC_TYPES,
+            dtype=types,
             B_r=[B_r],
             B_c=[B_c],
             features=[GRADIENT_FEATURES, DROPOUT_FEATURES],

@@ -47,6 +47,18 @@ ALWAYS_INLINE void vec_store_bf16(void *to, vec_t x) {
     _mm256_storeu_si256(to, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
+ALWAYS_INLINE vec_t vec_bf16_along(vec_t a, vec_t b) {
+    return _mm512_castsi512_ps((__m512i)_mm512_cvtne2ps_pbh(b, a));
+}
+
+ALWAYS_INLINE vec_t vec_bf16_across(vec_t a, vec_t b) {
+    const __m512i turns =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i halves = _mm512_castps_si512(vec_bf16_along(a, b));
+    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(turns, halves));
+}
+
 #include "cpu/tiled.h"
 
 ALWAYS_INLINE void avx512_bf16_forward(const flash_config_t *config, const flash_params_t *params,

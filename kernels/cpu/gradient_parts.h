@@ -24,19 +24,22 @@ typedef struct gradient_extent {
     int64_t keys;    /* of a sequence at most */
 } gradient_extent_t;
 
-/* Rows of a tensor in fp32, zeros beyond their columns to the end of a vector. */
-typedef struct fp32_rows {
-    float *data;
-    int64_t stride;
+/* Rows of a tensor in words (tiled/words.h), zeros beyond their columns to the end of a vector. A
+ * word has neighbours in a row or, where a product goes over the rows, in a column. */
+typedef struct word_rows {
+    float *along;  /* [rows][words of columns] */
+    float *across; /* [words of rows][columns]; `along` where a word is one element */
+    int64_t along_stride;
+    int64_t across_stride;
     int64_t columns;
     bool finite; /* all of them */
-} fp32_rows_t;
+} word_rows_t;
 
 /* Rows of Q and dO, and what else gradients need of them. A task of dQ keeps all its rows, one
  * without has room for a block. */
 typedef struct gradient_rows {
-    fp32_rows_t q;
-    fp32_rows_t d_o;
+    word_rows_t q;
+    word_rows_t d_o;
     int32_t *q_is_finite; /* [blocks] */
     int32_t *d_o_is_finite;
     float *log_sum;
@@ -58,12 +61,15 @@ typedef struct gradient_sums {
 /* The parts of a task's scratch, each aligned to 64. */
 typedef struct gradient_parts {
     gradient_rows_t rows;
-    fp32_rows_t k;      /* [B_c] */
-    fp32_rows_t v;      /* [B_c] */
-    float *k_panels;    /* panels of K^T (tiled/pack.h), [d][c_pad] */
-    float *v_panels;    /* panels of V^T, [d_v][c_pad] */
+    word_rows_t k;      /* [B_c] */
+    word_rows_t v;      /* [B_c], along only */
+    float *k_panels;    /* panels of K^T (tiled/pack.h), words of [d][c_pad] */
+    float *v_panels;    /* panels of V^T, words of [d_v][c_pad] */
     float *p;           /* [B_r][s_stride], scores, then P */
     float *ds;          /* [B_r][s_stride], dP, then dS */
+    float *ds_along;    /* [B_r][s_stride], dS in words of neighbours in a row */
+    float *p_across;    /* P in words of neighbours in a column, [words of B_r][s_stride] */
+    float *ds_across;   /* dS likewise */
     int32_t *first_row; /* [tiles of B_c keys], rows that see some key of a tile: from here on */
     int32_t *end_row;   /* [tiles of B_c keys] */
     gradient_sums_t dq; /* [extent.dq_rows] */
@@ -102,17 +108,28 @@ static inline float *take_floats(gradient_memory_t *memory, int64_t n) {
     return take_numbers(memory, n, sizeof(float));
 }
 
-static inline fp32_rows_t take_matrix(gradient_memory_t *memory, int64_t rows, int64_t columns) {
-    fp32_rows_t matrix = {.stride = gradient_stride(columns), .columns = columns};
-    matrix.data = take_floats(memory, rows * matrix.stride);
+/* Returns the elements of a word in the products of a configuration. */
+static inline int64_t gradient_word_elements(const flash_config_t *config) {
+    return config->arch == FLASH_ARCH_AVX512_BF16 || config->arch == FLASH_ARCH_NEON_BF16 ? 2 : 1;
+}
+
+static inline word_rows_t take_matrix(gradient_memory_t *memory, int64_t rows, int64_t columns,
+                                      int64_t word) {
+    word_rows_t matrix = {.across_stride = gradient_stride(columns), .columns = columns};
+    matrix.along_stride = gradient_stride((columns + word - 1) / word);
+    matrix.along = take_floats(memory, rows * matrix.along_stride);
+    matrix.across =
+        word == 1 ? matrix.along
+                  : take_floats(memory, (rows + word - 1) / word * matrix.across_stride);
     return matrix;
 }
 
-static inline gradient_rows_t take_rows(gradient_memory_t *memory, int64_t rows, int32_t B_r,
-                                        head_dims_t dims) {
-    const int64_t blocks = (rows + B_r - 1) / B_r;
-    gradient_rows_t taken = {.q = take_matrix(memory, rows, dims.qk)};
-    taken.d_o = take_matrix(memory, rows, dims.v);
+static inline gradient_rows_t take_rows(gradient_memory_t *memory, int64_t rows,
+                                        const flash_config_t *config, head_dims_t dims) {
+    const int64_t blocks = (rows + config->B_r - 1) / config->B_r;
+    const int64_t word = gradient_word_elements(config);
+    gradient_rows_t taken = {.q = take_matrix(memory, rows, dims.qk, word)};
+    taken.d_o = take_matrix(memory, rows, dims.v, word);
     taken.q_is_finite = take_numbers(memory, blocks, sizeof(int32_t));
     taken.d_o_is_finite = take_numbers(memory, blocks, sizeof(int32_t));
     taken.log_sum = take_floats(memory, rows);
@@ -139,17 +156,25 @@ static inline bool gradient_has_parts(int64_t n, int32_t block) {
 static inline gradient_parts_t take_gradient_parts(gradient_memory_t *memory,
                                                    const flash_config_t *config, head_dims_t dims,
                                                    const gradient_extent_t *extent) {
-    const int64_t r = config->B_r, c = config->B_c;
+    const int64_t r = config->B_r, c = config->B_c, word = gradient_word_elements(config);
+    const int64_t row_words = (r + word - 1) / word;
     const bool has_row_parts = gradient_has_parts(extent->rows, config->B_r);
     const bool has_key_parts = gradient_has_parts(extent->keys, config->B_c);
-    gradient_parts_t parts = {.s_stride = gradient_stride(c), .c_pad = (int64_t)tiled_pad(c)};
-    parts.rows = take_rows(memory, extent->dq_rows > r ? extent->dq_rows : r, config->B_r, dims);
-    parts.k = take_matrix(memory, c, dims.qk);
-    parts.v = take_matrix(memory, c, dims.v);
-    parts.k_panels = take_floats(memory, dims.qk * parts.c_pad);
-    parts.v_panels = take_floats(memory, dims.v * parts.c_pad);
-    parts.p = take_floats(memory, r * parts.s_stride);
-    parts.ds = take_floats(memory, r * parts.s_stride);
+    gradient_parts_t parts = {.s_stride = gradient_stride(c + 16 * (word - 1)), .c_pad = (int64_t)tiled_pad(c)};
+    parts.rows = take_rows(memory, extent->dq_rows > r ? extent->dq_rows : r, config, dims);
+    parts.k = take_matrix(memory, c, dims.qk, word);
+    parts.v = take_matrix(memory, c, dims.v, word);
+    parts.k_panels = take_floats(memory, (dims.qk + word - 1) / word * parts.c_pad);
+    parts.v_panels = take_floats(memory, (dims.v + word - 1) / word * parts.c_pad);
+    parts.p = take_floats(memory, row_words * word * parts.s_stride);
+    parts.ds = take_floats(memory, row_words * word * parts.s_stride);
+    parts.ds_along = parts.ds_across = parts.ds;
+    parts.p_across = parts.p;
+    if (word > 1) {
+        parts.ds_along = take_floats(memory, row_words * word * parts.s_stride);
+        parts.ds_across = take_floats(memory, row_words * parts.s_stride);
+        parts.p_across = take_floats(memory, row_words * parts.s_stride);
+    }
     parts.first_row = take_numbers(memory, c, sizeof(int32_t));
     parts.end_row = take_numbers(memory, c, sizeof(int32_t));
     parts.dk = take_sums(memory, c, dims.qk, has_row_parts);

@@ -42,6 +42,16 @@ ALWAYS_INLINE void vec_store_bf16(void *to, vec_t x) {
     vst1_u8(to, vreinterpret_u8_bf16(vcvt_bf16_f32(x)));
 }
 
+ALWAYS_INLINE vec_t vec_bf16_along(vec_t a, vec_t b) {
+    return vreinterpretq_f32_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(a), b));
+}
+
+ALWAYS_INLINE vec_t vec_bf16_across(vec_t a, vec_t b) {
+    const uint16x8_t low = vreinterpretq_u16_bf16(vcvtq_low_bf16_f32(a));
+    const uint16x8_t high = vreinterpretq_u16_bf16(vcvtq_low_bf16_f32(b));
+    return vreinterpretq_f32_u16(vzip1q_u16(low, high));
+}
+
 #include "cpu/tiled.h"
 
 ALWAYS_INLINE void neon_bf16_forward(const flash_config_t *config, const flash_params_t *params,

@@ -48,6 +48,8 @@
  *   vec_mix_bf16              the same in an order of columns that costs less
  *   vec_unmix                 from that order to the columns' own
  *   vec_store_bf16            VEC_WIDTH elements
+ *   vec_bf16_along            two vectors rounded to bf16, one behind the other
+ *   vec_bf16_across           two vectors rounded to bf16, their elements in turns
  */
 #ifndef FLASH_KERNELS_CPU_TILED_H
 #define FLASH_KERNELS_CPU_TILED_H

@@ -13,6 +13,9 @@
  *                       v
  *              dK += dS^T Q, dV += P^T dO
  *
+ * Operands are words (tiled/words.h): fp32, or pairs of bf16 where the instruction set multiplies
+ * these. Then P and dS are rounded to bf16.
+ *
  * A task of dQ has some blocks of rows and all keys, one of dK and dV a block of keys and all rows;
  * a joint task has all of both, and computes P and dS once for all three gradients. Every block has
  * its place in the sequence, whatever the task is, and what it gives is computed in the same way,
@@ -71,8 +74,8 @@ static inline bool sees_keys(const gradient_task_t *of, const gradient_block_t *
 /* Adds what a block of rows and a block of keys give. dq: where dQ of the rows begins. */
 static inline void add_pair(const gradient_parts_t *parts, const gradient_task_t *of,
                             const gradient_pair_t *pair, float *dq) {
-    const sums_product_t dv = {parts->p, &pair->rows->d_o, &parts->dv, parts->dv.sum};
-    const sums_product_t dk = {parts->ds, &pair->rows->q, &parts->dk, parts->dk.sum};
+    const sums_product_t dv = {parts->p_across, &pair->rows->d_o, &parts->dv, parts->dv.sum};
+    const sums_product_t dk = {parts->ds_across, &pair->rows->q, &parts->dk, parts->dk.sum};
     const int64_t n_keys = (int64_t)pair->keys.end - pair->keys.begin;
     gradient_scores(parts, pair);
     if (of->dk || of->dv)

@@ -91,7 +91,7 @@ CPU_FAMILY(avx512, lacks_avx512, remark_on_pairs, WITH_GRADIENTS);
 DEFINE_LACKS(avx512_bf16, FLASH_ISA_AVX512_BF16,
              "AVX512_BF16 kernels need a processor with AVX-512 F, BW, DQ, VL and AVX512_BF16 that "
              "FLASHATTN_CPU_ISA does not hide")
-CPU_FAMILY(avx512_bf16, lacks_avx512_bf16, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
+CPU_FAMILY(avx512_bf16, lacks_avx512_bf16, remark_on_processor, WITH_GRADIENTS);
 
 static const char *lacks_amx(const device_t *device) {
     if (device->isa & FLASH_ISA_AMX)
@@ -114,4 +114,4 @@ DEFINE_LACKS(
     neon_bf16, FLASH_ISA_NEON_BF16,
     "NEON_BF16 kernels need an AArch64 processor with FEAT_BF16 that FLASHATTN_CPU_ISA does "
     "not hide")
-CPU_FAMILY(neon_bf16, lacks_neon_bf16, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
+CPU_FAMILY(neon_bf16, lacks_neon_bf16, remark_on_processor, WITH_GRADIENTS);

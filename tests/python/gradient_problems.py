@@ -279,6 +279,15 @@ def gradient_kernels(op: flashattn.Op) -> list[flashattn.Kernel]:
     ]
 
 
+def _multiplies_pairs(config: flashattn.Config) -> bool:
+    """Says whether products of the row take bf16 alone."""
+    return config.arch in (flashattn.Arch.AVX512_BF16, flashattn.Arch.NEON_BF16)
+
+
+def _all_of_bf16(g: GradientProblem) -> bool:
+    return {*g.forward.types} == {"bfloat16"}
+
+
 def configs_for(g: GradientProblem) -> list[Configs]:
     """Returns pairs of short forms of kernels here that serve the problem: of each family for both
     operations, which compute all gradients together, and of one for dQ and the next for the
@@ -288,6 +297,7 @@ def configs_for(g: GradientProblem) -> list[Configs]:
             str(x.config)
             for x in gradient_kernels(op)
             if x.config.dtype == _tensor.DTYPES[g.forward.dtype]
+            and (_all_of_bf16(g) or not _multiplies_pairs(x.config))
         ]
         for op in OPS
     ]

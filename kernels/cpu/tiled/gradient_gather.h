@@ -10,44 +10,73 @@
 #include "cpu/row_cursor.h"
 #include "cpu/tiled/pack.h"
 
-/* Loads rows of a type that is a constant at each call. */
-ALWAYS_INLINE void load_rows_of(int32_t dtype, row_cursor_t rows, fp32_rows_t *to) {
+/* Loads rows of a type that is a constant at each call, in words of neighbours in a row. */
+ALWAYS_INLINE void load_rows_of(int32_t dtype, row_cursor_t rows, word_rows_t *to) {
     finite_t finite = {{vec_zero(), vec_zero()}};
     row_cursor_t prefetch = rows;
-    float *row_to = to->data;
+    float *row_to = to->along;
     for (int64_t r = 0; r < PREFETCH_QUERIES; r++)
         prefetch_next(&prefetch);
     for (const char *row = cursor_next(&rows); row; row = cursor_next(&rows)) {
         prefetch_next(&prefetch);
-        for (int64_t i = 0; i < to->columns; i += VEC_WIDTH) {
-            const vec_t x = load_columns(dtype, row, i, to->columns);
+        for (int64_t i = 0; i < count_words(to->columns); i += VEC_WIDTH) {
+            const vec_t x = words_load(dtype, row, i * WORD_ELEMENTS, to->columns);
             vec_store(FLASH_DTYPE_FP32, row_to + i, x);
             note_words(&finite, x);
         }
-        row_to += to->stride;
+        row_to += to->along_stride;
     }
     to->finite = is_finite(&finite);
 }
 
-NEVER_INLINE void load_rows_fp32(row_cursor_t rows, fp32_rows_t *to) {
+NEVER_INLINE void load_rows_fp32(row_cursor_t rows, word_rows_t *to) {
     load_rows_of(FLASH_DTYPE_FP32, rows, to);
 }
 
-NEVER_INLINE void load_rows_fp16(row_cursor_t rows, fp32_rows_t *to) {
+NEVER_INLINE void load_rows_fp16(row_cursor_t rows, word_rows_t *to) {
     load_rows_of(FLASH_DTYPE_FP16, rows, to);
 }
 
-NEVER_INLINE void load_rows_bf16(row_cursor_t rows, fp32_rows_t *to) {
+NEVER_INLINE void load_rows_bf16(row_cursor_t rows, word_rows_t *to) {
     load_rows_of(FLASH_DTYPE_BF16, rows, to);
 }
 
-static inline void load_rows(int32_t dtype, row_cursor_t rows, fp32_rows_t *to) {
+static inline void load_rows(int32_t dtype, row_cursor_t rows, word_rows_t *to) {
+#if VEC_DOTS_BF16
+    (void)dtype; /* words are of bf16 */
+    load_rows_bf16(rows, to);
+#else
     if (dtype == FLASH_DTYPE_FP32)
         load_rows_fp32(rows, to);
     else if (dtype == FLASH_DTYPE_FP16)
         load_rows_fp16(rows, to);
     else
         load_rows_bf16(rows, to);
+#endif
+}
+
+/* Makes words of neighbours in a column of n rows. A row that is missing is zeros. */
+NEVER_INLINE void cross_rows(const word_rows_t *rows, int64_t n) {
+#if VEC_DOTS_BF16
+    const int64_t columns = round_up(rows->columns, VEC_WIDTH);
+    for (int64_t r = 0; r < n; r += 2) {
+        const float *first = rows->along + r * rows->along_stride;
+        const float *second = first + rows->along_stride;
+        float *to = rows->across + r / 2 * rows->across_stride;
+        for (int64_t i = 0; i < columns; i += 2 * VEC_WIDTH) {
+            vec_t words[2];
+            vec_zip_bf16(vec_load(FLASH_DTYPE_FP32, first + i / 2),
+                         r + 1 < n ? vec_load(FLASH_DTYPE_FP32, second + i / 2) : vec_zero(),
+                         words);
+            vec_store(FLASH_DTYPE_FP32, to + i, words[0]);
+            if (i + VEC_WIDTH < columns)
+                vec_store(FLASH_DTYPE_FP32, to + i + VEC_WIDTH, words[1]);
+        }
+    }
+#else
+    (void)rows;
+    (void)n;
+#endif
 }
 
 /* ---- Rows of Q ---- */
@@ -56,21 +85,28 @@ static inline void load_rows(int32_t dtype, row_cursor_t rows, fp32_rows_t *to) 
  * need of them. */
 typedef struct gradient_block {
     cpu_task_t task;
-    fp32_rows_t q;
-    fp32_rows_t d_o;
+    word_rows_t q;
+    word_rows_t d_o;
     const float *log_sum;
     const float *d;
     tile_scratch_t seen; /* of this only what says which keys a row sees */
 } gradient_block_t;
 
+/* Returns rows `row` ... of a matrix, `row` being a whole number of words. */
+static inline word_rows_t rows_from(const word_rows_t *all, int64_t row, bool finite) {
+    word_rows_t rows = *all;
+    rows.along += row * rows.along_stride;
+    rows.across += row / WORD_ELEMENTS * rows.across_stride;
+    rows.finite = finite;
+    return rows;
+}
+
 /* Makes rows `row` ... of those that there is room for the block of a task. */
 static inline gradient_block_t block_of_rows(const gradient_rows_t *rows, const cpu_task_t *task,
                                              int64_t row, int32_t B_r) {
-    gradient_block_t block = {.task = *task, .q = rows->q, .d_o = rows->d_o};
-    block.q.data += row * rows->q.stride;
-    block.d_o.data += row * rows->d_o.stride;
-    block.q.finite = rows->q_is_finite[row / B_r] != 0;
-    block.d_o.finite = rows->d_o_is_finite[row / B_r] != 0;
+    gradient_block_t block = {.task = *task};
+    block.q = rows_from(&rows->q, row, rows->q_is_finite[row / B_r] != 0);
+    block.d_o = rows_from(&rows->d_o, row, rows->d_o_is_finite[row / B_r] != 0);
     block.log_sum = rows->log_sum + row;
     block.d = rows->d + row;
     block.seen.begin = rows->begin + row;
@@ -89,6 +125,8 @@ static inline void load_block(const gradient_rows_t *rows, const flash_params_t 
               &block.q);
     load_rows(p->o_dtype, cursor_at_rows(p, task, p->o_dtype, p->d_head_v, g->d_o, &g->d_o_stride),
               &block.d_o);
+    cross_rows(&block.q, block.seen.n_rows);
+    cross_rows(&block.d_o, block.seen.n_rows);
     rows->q_is_finite[row / B_r] = block.q.finite;
     rows->d_o_is_finite[row / B_r] = block.d_o.finite;
     for (int64_t i = row; i < row + block.seen.n_rows; i++, r = cpu_next_row(p, task, r)) {
@@ -102,11 +140,12 @@ static inline void load_block(const gradient_rows_t *rows, const flash_params_t 
 /* ---- Keys ---- */
 
 /* Packs rows transposed. */
-static inline void pack_transposed(const fp32_rows_t *rows, int64_t n, int64_t c_pad,
+static inline void pack_transposed(const word_rows_t *rows, int64_t n, int64_t c_pad,
                                    float *panels) {
+    const int32_t dtype = WORD_ELEMENTS == 1 ? FLASH_DTYPE_FP32 : FLASH_DTYPE_BF16;
     const tile_scratch_t t = {.k = panels, .d = rows->columns, .c_pad = c_pad};
-    const tile_keys_t keys = {rows->data, rows->stride};
-    pack_k(&t, FLASH_DTYPE_FP32, &keys, n);
+    const tile_keys_t keys = {rows->along, rows->along_stride * WORD_ELEMENTS};
+    pack_k(&t, dtype, &keys, n);
 }
 
 static inline void load_keys(gradient_parts_t *parts, const flash_params_t *p,
@@ -116,6 +155,7 @@ static inline void load_keys(gradient_parts_t *parts, const flash_params_t *p,
               &parts->k);
     load_rows(dtype, cursor_at_keys(task, dtype, parts->v.columns, p->v, &p->v_stride, keys),
               &parts->v);
+    cross_rows(&parts->k, n);
     pack_transposed(&parts->k, n, parts->c_pad, parts->k_panels);
     pack_transposed(&parts->v, n, parts->c_pad, parts->v_panels);
 }

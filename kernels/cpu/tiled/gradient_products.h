@@ -12,9 +12,25 @@
 #include "cpu/tiled/gradient_scores.h"
 #include "cpu/tiled/slice.h"
 
+/* P of the elements of a product's A: of row r and depth k at p[r * stride + k * step]. */
+typedef struct seen_pairs {
+    const float *p;
+    int64_t stride;
+    int64_t step;
+} seen_pairs_t;
+
+/* Returns the bits of a row's word k that are not hidden. */
+static inline uint32_t seen_bits(const seen_pairs_t *seen, int r, int64_t k) {
+    const float *p = seen->p + r * seen->stride + k * WORD_ELEMENTS * seen->step;
+    uint32_t bits = is_hidden(p[0]) ? 0 : WORD_ELEMENTS == 1 ? 0xffffffff : 0xffff;
+    for (int i = 1; i < WORD_ELEMENTS; i++)
+        bits |= is_hidden(p[i * seen->step]) ? 0 : 0xffffu << 16 * i;
+    return bits;
+}
+
 /* Computes C += A B as multiply_packed() does, with the same bits, but leaves out what is hidden:
- * 0 times what is not finite is NaN. seen: P, an element for each of A. */
-NEVER_INLINE void multiply_seen(const tile_product_t *product, const float *seen, int rows,
+ * 0 times what is not finite is NaN. */
+NEVER_INLINE void multiply_seen(const tile_product_t *product, const seen_pairs_t *seen, int rows,
                                 int vecs) {
     for (int r = 0; r < rows; r++) {
         for (int v = 0; v < vecs; v++) {
@@ -22,10 +38,14 @@ NEVER_INLINE void multiply_seen(const tile_product_t *product, const float *seen
             float *c = product->c + r * product->c_stride + v * VEC_WIDTH;
             vec_t sum = vec_zero();
             for (int64_t k = 0; k < product->depth; k++) {
-                const int64_t at = r * product->a_stride + k * product->a_step;
-                if (!is_hidden(seen[at]))
-                    sum = vec_fma(vec_set1(product->a[at]),
-                                  vec_load(FLASH_DTYPE_FP32, b + k * product->b_stride), sum);
+                float words[VEC_WIDTH];
+                const uint32_t bits = seen_bits(seen, r, k);
+                if (bits == 0)
+                    continue;
+                words_masked(b + k * product->b_stride, bits, VEC_WIDTH, words);
+                sum = words_multiply(
+                    vec_set1(product->a[r * product->a_stride + k * product->a_step]),
+                    vec_load(FLASH_DTYPE_FP32, words), sum);
             }
             vec_store(FLASH_DTYPE_FP32, c, vec_add(sum, vec_load(FLASH_DTYPE_FP32, c)));
         }
@@ -34,28 +54,25 @@ NEVER_INLINE void multiply_seen(const tile_product_t *product, const float *seen
 
 /* A matrix of a block, P or dS, times rows of B, for some of the sums' columns. */
 typedef struct sums_product {
-    const float *a; /* P or dS */
-    const fp32_rows_t *b;
+    const float *a; /* P or dS in words along the product */
+    const word_rows_t *b;
     const gradient_sums_t *sums;
     float *c; /* the first row of the sums that the block adds to */
 } sums_product_t;
 
-ALWAYS_INLINE void add_product(const gradient_parts_t *parts, const sums_product_t *of,
-                               tile_product_t *product, slice_t slice, int64_t a_at, int64_t b_row,
-                               int64_t c_row, int rows) {
-    product->a = of->a + a_at;
-    product->b = of->b->data + b_row * of->b->stride + slice.column;
-    product->b_stride = of->b->stride;
+/* Adds a product whose depth, in words, and A are known. first: its first word of B. */
+ALWAYS_INLINE void add_product(const sums_product_t *of, tile_product_t *product, slice_t slice,
+                               const seen_pairs_t *seen, int64_t first, int64_t c_row, int rows) {
+    product->b = of->b->across + first * of->b->across_stride + slice.column;
+    product->b_stride = of->b->across_stride;
     product->c = of->c + c_row * of->sums->stride + slice.column;
     product->c_stride = of->sums->stride;
     product->accumulate = true;
     product->prefetch = (const char *)product->b;
-    if (product->depth <= 0)
-        return;
     if (of->b->finite)
         multiply_packed(product, rows, slice.vecs);
     else
-        multiply_seen(product, parts->p + a_at, rows, slice.vecs);
+        multiply_seen(product, seen, rows, slice.vecs);
 }
 
 /* Adds dS K to a tile of rows, over the keys that any of them sees. */
@@ -63,24 +80,34 @@ ALWAYS_INLINE void add_to_rows(const gradient_parts_t *parts, const gradient_pai
                                const sums_product_t *of, slice_t slice, int64_t row, int rows) {
     flash_range_t common, any;
     tile_columns(&pair->rows->seen, pair->keys, row, rows, &common, &any);
-    tile_product_t product = {
-        .a_stride = parts->s_stride, .a_step = 1, .depth = (int64_t)any.end - any.begin};
-    add_product(parts, of, &product, slice, row * parts->s_stride + any.begin, any.begin, row,
-                rows);
+    const int64_t stride = parts->s_stride, first = any.begin / WORD_ELEMENTS;
+    const seen_pairs_t seen = {parts->p + row * stride + first * WORD_ELEMENTS, stride, 1};
+    tile_product_t product = {.a = of->a + row * stride + first,
+                              .a_stride = stride,
+                              .a_step = 1,
+                              .depth = count_words(any.end) - first};
+    if (any.begin < any.end)
+        add_product(of, &product, slice, &seen, first, row, rows);
 }
 
 /* Adds to a tile of keys, over the rows that see any of them. */
 ALWAYS_INLINE void add_to_keys(const gradient_parts_t *parts, const sums_product_t *of,
                                slice_t slice, int64_t key, int keys) {
-    const int32_t first = parts->first_row[key / TILE_ROWS], end = parts->end_row[key / TILE_ROWS];
-    tile_product_t product = {
-        .a_stride = 1, .a_step = parts->s_stride, .depth = (int64_t)end - first};
-    add_product(parts, of, &product, slice, first * parts->s_stride + key, first, key, keys);
+    const int64_t tile = key / TILE_ROWS, stride = parts->s_stride;
+    const int64_t begin = parts->first_row[tile], end = parts->end_row[tile];
+    const int64_t first = begin / WORD_ELEMENTS;
+    const seen_pairs_t seen = {parts->p + first * WORD_ELEMENTS * stride + key, 1, stride};
+    tile_product_t product = {.a = of->a + first * stride + key,
+                              .a_stride = 1,
+                              .a_step = stride,
+                              .depth = count_words(end) - first};
+    if (begin < end)
+        add_product(of, &product, slice, &seen, first, key, keys);
 }
 
 /* Computes dQ += dS K of the block's rows. dq: where their sums begin. */
 NEVER_INLINE void add_to_dq(const gradient_parts_t *parts, const gradient_pair_t *pair, float *dq) {
-    const sums_product_t of = {parts->ds, &parts->k, &parts->dq, dq};
+    const sums_product_t of = {parts->ds_along, &parts->k, &parts->dq, dq};
     const int64_t columns = round_up(parts->k.columns, VEC_WIDTH);
     const int64_t n_rows = pair->rows->seen.n_rows;
     slice_t slice;

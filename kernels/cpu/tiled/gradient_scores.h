@@ -5,7 +5,7 @@
  *
  * with the scale, softcap and bias of the forward pass. With dropout P and dP are multiplied by
  * what weights are, but P in dS is not. Where a row does not see a key P is HIDDEN and dS is 0,
- * whatever Q, K, V and dO hold there.
+ * whatever Q, K, V and dO hold there. Where products take words of bf16, P and dS are rounded then.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_GRADIENT_SCORES_H
 #define FLASH_KERNELS_CPU_TILED_GRADIENT_SCORES_H
@@ -38,7 +38,7 @@ typedef struct gradient_pair {
 
 /* This is C = A B with A a block of rows, and B panels of keys. */
 typedef struct pair_product {
-    const fp32_rows_t *a;
+    const word_rows_t *a;
     const float *panels;
     float *c;
 } pair_product_t;
@@ -49,22 +49,23 @@ static inline void multiply_pairs_tile(const gradient_parts_t *parts, const grad
                                        int rows) {
     flash_range_t common, any;
     tile_columns(&pair->rows->seen, pair->keys, row, rows, &common, &any);
-    const panel_t panel = panel_of(panel_begin, of->a->columns, parts->c_pad);
+    const int64_t depth = count_words(of->a->columns);
+    const panel_t panel = panel_of(panel_begin, depth, parts->c_pad);
     const int64_t begin = any.begin > panel_begin ? any.begin / VEC_WIDTH * VEC_WIDTH : panel_begin;
     const int64_t end = min64(panel_begin + panel.width, any.end);
     if (begin >= end)
         return;
     const float *data = of->panels + panel.offset;
-    const tile_product_t product = {.a = of->a->data + row * of->a->stride,
-                                    .a_stride = of->a->stride,
+    const tile_product_t product = {.a = of->a->along + row * of->a->along_stride,
+                                    .a_stride = of->a->along_stride,
                                     .a_step = 1,
                                     .b = data + (begin - panel_begin),
                                     .b_stride = panel.width,
                                     .c = of->c + row * parts->s_stride + begin,
                                     .c_stride = parts->s_stride,
-                                    .depth = of->a->columns,
+                                    .depth = depth,
                                     .accumulate = false,
-                                    .prefetch = panel_prefetch(data, panel, of->a->columns, row)};
+                                    .prefetch = panel_prefetch(data, panel, depth, row)};
     multiply_packed(&product, rows, (int)((end - begin + VEC_WIDTH - 1) / VEC_WIDTH));
 }
 
@@ -181,6 +182,51 @@ ALWAYS_INLINE void gradient_row(const gradient_parts_t *parts, const gradient_pa
     hide_columns(s, dp, columns.end, within.end);
 }
 
+/* ---- Words ---- */
+
+/* Makes words of P and dS of two rows, columns begin ... end - 1 rounded up to whole vectors. */
+NEVER_INLINE void words_of_pairs(const gradient_parts_t *parts, int64_t row, flash_range_t columns) {
+#if VEC_DOTS_BF16
+    const int64_t stride = parts->s_stride, at = row * stride, to = row / 2 * stride;
+    for (int64_t i = columns.begin; i < columns.end; i += VEC_WIDTH) {
+        const float *p = parts->p + at + i;
+        vec_store(FLASH_DTYPE_FP32, parts->p_across + to + i,
+                  vec_bf16_across(vec_load(FLASH_DTYPE_FP32, p),
+                                  vec_load(FLASH_DTYPE_FP32, p + stride)));
+    }
+    for (int64_t i = columns.begin; i < columns.end; i += 2 * VEC_WIDTH) {
+        const float *ds = parts->ds + at + i;
+        float *along = parts->ds_along + at + i / 2, *across = parts->ds_across + to + i;
+        const vec_t first = vec_load(FLASH_DTYPE_FP32, ds);
+        const vec_t more = vec_load(FLASH_DTYPE_FP32, ds + VEC_WIDTH);
+        const vec_t next = vec_load(FLASH_DTYPE_FP32, ds + stride);
+        const vec_t next_more = vec_load(FLASH_DTYPE_FP32, ds + stride + VEC_WIDTH);
+        vec_store(FLASH_DTYPE_FP32, along, vec_bf16_along(first, more));
+        vec_store(FLASH_DTYPE_FP32, along + stride, vec_bf16_along(next, next_more));
+        vec_store(FLASH_DTYPE_FP32, across, vec_bf16_across(first, next));
+        vec_store(FLASH_DTYPE_FP32, across + VEC_WIDTH, vec_bf16_across(more, next_more));
+    }
+#else
+    (void)parts;
+    (void)row;
+    (void)columns;
+#endif
+}
+
+/* Hides what words have beyond the block's rows and keys, and makes the words of some columns. */
+static inline void finish_words(const gradient_parts_t *parts, int64_t n_rows,
+                                flash_range_t columns) {
+    const int64_t end = round_up(columns.end, WORD_ELEMENTS), stride = parts->s_stride;
+    if (WORD_ELEMENTS == 1)
+        return;
+    for (int64_t row = 0; row < n_rows; row++)
+        hide_columns(parts->p + row * stride, parts->ds + row * stride, columns.end, end);
+    if (n_rows % WORD_ELEMENTS != 0)
+        hide_columns(parts->p + n_rows * stride, parts->ds + n_rows * stride, columns.begin, end);
+    for (int64_t row = 0; row < n_rows; row += WORD_ELEMENTS)
+        words_of_pairs(parts, row, columns);
+}
+
 NEVER_INLINE void gradient_scores(const gradient_parts_t *parts, const gradient_pair_t *pair) {
     const pair_product_t s = {&pair->rows->q, parts->k_panels, parts->p};
     const pair_product_t dp = {&pair->rows->d_o, parts->v_panels, parts->ds};
@@ -191,6 +237,7 @@ NEVER_INLINE void gradient_scores(const gradient_parts_t *parts, const gradient_
         multiply_pairs(parts, pair, &dp, columns);
         for (int64_t row = 0; row < pair->rows->seen.n_rows; row++)
             gradient_row(parts, pair, row, columns);
+        finish_words(parts, pair->rows->seen.n_rows, columns);
     }
 }
 

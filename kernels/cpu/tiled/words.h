@@ -61,15 +61,20 @@ ALWAYS_INLINE void words_across(int32_t dtype, const void *const rows[WORD_ELEME
 #endif
 }
 
-/* Copies n words with only element `kept` of each, and zeros in place of the other. */
-static inline void words_keep(const float *words, int64_t kept, int64_t n, float *to) {
-    const uint32_t mask = WORD_ELEMENTS == 1 ? 0xffffffff : 0xffffu << 16 * kept;
+/* Copies n words with the bits of a mask only. */
+static inline void words_masked(const float *words, uint32_t mask, int64_t n, float *to) {
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, words + i, sizeof bits);
         bits &= mask;
         memcpy(to + i, &bits, sizeof bits);
     }
+}
+
+/* Copies n words with only element `kept` of each, and zeros in place of the other. */
+static inline void words_keep(const float *words, int64_t kept, int64_t n, float *to) {
+    const uint32_t mask = WORD_ELEMENTS == 1 ? 0xffffffff : 0xffffu << 16 * kept;
+    words_masked(words, mask, n, to);
 }
 
 ALWAYS_INLINE void words_store(void *to, vec_t x) {
