@@ -76,8 +76,8 @@ GRADIENT_SHIP_TILES = (
     (Arch.AVX2, BASIC_TYPES, (96, 128)),
     (Arch.AVX512, BASIC_TYPES, (96, 128)),
     (Arch.NEON, BASIC_TYPES, (96, 128)),
-    (Arch.AVX512_BF16, (Dtype.BF16,), (96, 128)),
-    (Arch.NEON_BF16, (Dtype.BF16,), (96, 128)),
+    (Arch.AVX512_BF16, (Dtype.BF16,), (96, 256)),
+    (Arch.NEON_BF16, (Dtype.BF16,), (96, 256)),
 )
 
 # SM80 kernels that are installed: for each head dimension and class of features the tile and the

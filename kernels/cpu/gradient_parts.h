@@ -118,9 +118,9 @@ static inline word_rows_t take_matrix(gradient_memory_t *memory, int64_t rows, i
     word_rows_t matrix = {.across_stride = gradient_stride(columns), .columns = columns};
     matrix.along_stride = gradient_stride((columns + word - 1) / word);
     matrix.along = take_floats(memory, rows * matrix.along_stride);
-    matrix.across =
-        word == 1 ? matrix.along
-                  : take_floats(memory, (rows + word - 1) / word * matrix.across_stride);
+    matrix.across = word == 1
+                        ? matrix.along
+                        : take_floats(memory, (rows + word - 1) / word * matrix.across_stride);
     return matrix;
 }
 
@@ -160,7 +160,8 @@ static inline gradient_parts_t take_gradient_parts(gradient_memory_t *memory,
     const int64_t row_words = (r + word - 1) / word;
     const bool has_row_parts = gradient_has_parts(extent->rows, config->B_r);
     const bool has_key_parts = gradient_has_parts(extent->keys, config->B_c);
-    gradient_parts_t parts = {.s_stride = gradient_stride(c + 16 * (word - 1)), .c_pad = (int64_t)tiled_pad(c)};
+    gradient_parts_t parts = {.s_stride = gradient_stride(c + 16 * (word - 1)),
+                              .c_pad = (int64_t)tiled_pad(c)};
     parts.rows = take_rows(memory, extent->dq_rows > r ? extent->dq_rows : r, config, dims);
     parts.k = take_matrix(memory, c, dims.qk, word);
     parts.v = take_matrix(memory, c, dims.v, word);

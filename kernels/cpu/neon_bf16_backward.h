@@ -8,14 +8,15 @@
 #include "cpu/tiled_backward.h"
 
 ALWAYS_INLINE void neon_bf16_backward_dq(const flash_config_t *config, const flash_params_t *params,
-                                    const flash_gradients_t *gradients, const cpu_task_t *task,
-                                    void *scratch) {
+                                         const flash_gradients_t *gradients, const cpu_task_t *task,
+                                         void *scratch) {
     tiled_backward_dq(config, params, gradients, task, scratch);
 }
 
-ALWAYS_INLINE void neon_bf16_backward_dkv(const flash_config_t *config, const flash_params_t *params,
-                                     const flash_gradients_t *gradients, const cpu_task_t *task,
-                                     void *scratch) {
+ALWAYS_INLINE void neon_bf16_backward_dkv(const flash_config_t *config,
+                                          const flash_params_t *params,
+                                          const flash_gradients_t *gradients,
+                                          const cpu_task_t *task, void *scratch) {
     tiled_backward_dkv(config, params, gradients, task, scratch);
 }
 

@@ -298,6 +298,7 @@ def configs_for(g: GradientProblem) -> list[Configs]:
             for x in gradient_kernels(op)
             if x.config.dtype == _tensor.DTYPES[g.forward.dtype]
             and (_all_of_bf16(g) or not _multiplies_pairs(x.config))
+            and (g.forward.dropout_p == 0 or x.config.features & flashattn.Feature.DROPOUT)
         ]
         for op in OPS
     ]

@@ -123,7 +123,13 @@ def gradient_problems(
     one_type = st.sampled_from(DTYPES).map(lambda dtype: (dtype, dtype))
     p = draw(attention_problems(one_type, lengths, lengths))
     offset = st.one_of(st.just(0), st.just(0), st.integers(-8, 8), st.integers(-100, 100))
-    p = replace(p, diagonal_offset=draw(offset))
+    dropout_p, state = draw(st.sampled_from([0.0, 0.0, 0.1, 0.5])), st.integers(0, 2**64 - 1)
+    p = replace(
+        p,
+        diagonal_offset=draw(offset),
+        dropout_p=dropout_p,
+        rng_state=draw(st.tuples(state, state)) if dropout_p else (0, 0),
+    )
     layouts = st.tuples(*[st.sampled_from(LAYOUTS)] * 4)
     wide = draw(st.tuples(*[st.booleans()] * 3))
     is_fp32 = [of == "float32" or w for of, w in zip(p.input_types, wide)]

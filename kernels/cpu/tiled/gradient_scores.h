@@ -185,14 +185,15 @@ ALWAYS_INLINE void gradient_row(const gradient_parts_t *parts, const gradient_pa
 /* ---- Words ---- */
 
 /* Makes words of P and dS of two rows, columns begin ... end - 1 rounded up to whole vectors. */
-NEVER_INLINE void words_of_pairs(const gradient_parts_t *parts, int64_t row, flash_range_t columns) {
+NEVER_INLINE void words_of_pairs(const gradient_parts_t *parts, int64_t row,
+                                 flash_range_t columns) {
 #if VEC_DOTS_BF16
     const int64_t stride = parts->s_stride, at = row * stride, to = row / 2 * stride;
     for (int64_t i = columns.begin; i < columns.end; i += VEC_WIDTH) {
         const float *p = parts->p + at + i;
-        vec_store(FLASH_DTYPE_FP32, parts->p_across + to + i,
-                  vec_bf16_across(vec_load(FLASH_DTYPE_FP32, p),
-                                  vec_load(FLASH_DTYPE_FP32, p + stride)));
+        vec_store(
+            FLASH_DTYPE_FP32, parts->p_across + to + i,
+            vec_bf16_across(vec_load(FLASH_DTYPE_FP32, p), vec_load(FLASH_DTYPE_FP32, p + stride)));
     }
     for (int64_t i = columns.begin; i < columns.end; i += 2 * VEC_WIDTH) {
         const float *ds = parts->ds + at + i;
