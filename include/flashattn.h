@@ -605,7 +605,7 @@ enum flash_flag {
      * read (see flash_paging_t). On CUDA devices not with every type of K: the library says. */
     FLASH_FLAG_PAGE_HOLES = 16,
     /* quant.k_scale and quant.v_scale have a scale for each page and K/V head, as caches have that
-     * were quantised page by page (see flash_quant_t). On the CPU. */
+     * were quantised page by page (see flash_quant_t). In flash_forward() on the CPU alone. */
     FLASH_FLAG_PAGE_SCALES = 32
 };
 
@@ -673,8 +673,8 @@ typedef struct flash_paging {
  *
  * With FLASH_FLAG_PAGE_SCALES K and V are in pages, and both arrays [n_pages, n_heads_kv]:
  * stride_batch is the stride of a page, that of paging.page_table for K and of paging.v_page_table
- * for V, or of a slot. Scales of pages that no sequence has are not looked at. CUDA kernels and
- * flash_kv_append() know no scales of pages yet.
+ * for V, or of a slot. Scales of pages that no sequence has are not looked at. CUDA kernels of
+ * attention know no scales of pages yet; flash_kv_append() takes them everywhere.
  *
  * Beside K and V of e4m3, Q may be of e4m3, too. A value of Q is q_scale * q_token_scale * element:
  * the first for each batch entry and K/V head, as K's, for all query heads of that; the second for
@@ -1437,10 +1437,10 @@ typedef struct flash_rotary {
  * fp16, bf16, fp32, Q8_0 and Q4_0. Values of fp16, bf16 and fp32 are rounded once to the type of
  * the cache, to the nearest element (the even one of two). Into a cache of e4m3 go value * (1 /
  * scale), in fp32, with quant's scales; what is further than 448 from 0, infinity included, becomes
- * 448 or -448. New tokens of e4m3 go only into a cache of e4m3, are taken to have its scales
- * already, and turn on the CPU alone, where what they become is rounded to e4m3 again. A value that
- * neither turns nor changes its type keeps its bits. Q and q_out are of fp16, bf16, fp32 or, on the
- * CPU, e4m3, each by itself; a q_out of e4m3 has the scale of q, or none.
+ * 448 or -448. New tokens of e4m3 go only into a cache of e4m3, and are taken to have its scales
+ * already; where they turn, what they become is rounded to e4m3 again. A value that neither turns
+ * nor changes its type keeps its bits. Q and q_out are of fp16, bf16, fp32 or e4m3, each by itself;
+ * a q_out of e4m3 has the scale of q, or none.
  *
  * A cache of latent tokens (FLASH_DTYPE_LATENT_E4M3) is k, of d_head 576, without v and rotary.
  * Each 128 of the first 512 columns get a scale, the largest magnitude / 448, or 1 where that is 0
@@ -1462,7 +1462,7 @@ typedef struct flash_kv_append_args {
     uint32_t struct_size; /**< sizeof(flash_kv_append_args_t) */
     int32_t device;       /**< FLASH_DEVICE_... */
     int32_t dtype;        /**< FLASH_DTYPE_... of the tensors that name none */
-    uint32_t flags;       /**< FLASH_FLAG_BROADCAST or 0 */
+    uint32_t flags;       /**< FLASH_FLAG_BROADCAST, FLASH_FLAG_PAGE_SCALES or 0 */
 
     /* [batch, seqlen_new, n_heads_kv, d_head], or [seqlen_new, n_heads_kv, d_head] with
      * cu_seqlens_new; v_new and v have heads of d_head_v elements. v_new.data and v.data both NULL:
@@ -1506,7 +1506,8 @@ typedef struct flash_kv_append_args {
 
     const flash_paging_t *paging;     /**< NULL: the cache is contiguous */
     const flash_rotary_t *rotary;     /**< NULL: nothing turns; seqlen_q must be 0 */
-    const flash_quant_t *quant;       /**< scales of a cache of e4m3; NULL: every scale is 1 */
+    const flash_quant_t *quant;       /**< scales of a cache of e4m3, with FLASH_FLAG_PAGE_SCALES of
+                                           its pages; NULL: every scale is 1 */
     const flash_executor_t *executor; /**< as in flash_forward_args_t */
     int64_t d_head_v;                 /**< head dimension of V; 0: d_head */
 } flash_kv_append_args_t;

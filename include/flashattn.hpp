@@ -646,6 +646,12 @@ class Append {
         return *this;
     }
 
+    /** scales() has arrays [n_pages, n_heads_kv], of pages: FLASH_FLAG_PAGE_SCALES. */
+    Append &page_scales() {
+        args_.flags |= static_cast<std::uint32_t>(FLASH_FLAG_PAGE_SCALES);
+        return *this;
+    }
+
     /** Who runs the tasks of this call on the CPU, as in Forward. */
     Append &executor(const flash_executor_t &executor) {
         executor_ = std::make_shared<const flash_executor_t>(executor);

@@ -135,15 +135,6 @@ static __device__ __forceinline__ int64_t find_angles(const append_rotary_t &rot
 
 /* ---- Conversion ---- */
 
-static __device__ __forceinline__ float inverse_scale_of(const append_part_t &part,
-                                                         int32_t batch_index, int32_t head) {
-    const flash_scale_t &scale = part.scale;
-    if (!scale.data)
-        return 1.0f;
-    const int64_t at = batch_index * scale.stride_batch + head * scale.stride_head;
-    return __fdiv_rn(1.0f, scale.data[at]);
-}
-
 template <int N, typename Elements>
 static __device__ __forceinline__ void narrow(const append_part_t &part, float inverse_scale,
                                               float (&x)[N], Elements &elements) {
@@ -159,7 +150,8 @@ static __device__ __forceinline__ void narrow(const append_part_t &part, float i
 template <typename Elements>
 static __device__ __forceinline__ void
 convert_unit(const append_params_t &p, const append_unit_t &unit, int32_t batch_index,
-             const unit_angles<Elements> &angles, unit_elements<Elements> &elements) {
+             int32_t entry, const unit_angles<Elements> &angles,
+             unit_elements<Elements> &elements) {
     const append_part_t &part = p.parts[unit.part];
     float x[Elements::count], y[Elements::count];
     if (!unit.turns && part.from_dtype == part.to_dtype)
@@ -168,22 +160,28 @@ convert_unit(const append_params_t &p, const append_unit_t &unit, int32_t batch_
     elements.second.widen(part.from_dtype, y);
     if (unit.turns)
         turn(p.rotary, angles, x, y);
-    const float inverse_scale = inverse_scale_of(part, batch_index, unit.head);
+    const float inverse_scale = __fdiv_rn(1.0f, append_scale(&part, batch_index, entry, unit.head));
     narrow(part, inverse_scale, x, elements.first);
     narrow(part, inverse_scale, y, elements.second);
 }
 
 /* ---- Tokens ---- */
 
-/* Returns the offset of a token's first head where it goes; negative: it has no place. */
-static __device__ __forceinline__ int64_t find_place(const append_params_t &p, int32_t part_number,
-                                                     const append_token_t &token) {
+/* Where a token goes. */
+typedef struct append_target {
+    int32_t entry; /* of the cache; negative: the token has no place */
+    int64_t at;    /* offset of its first head */
+} append_target_t;
+
+static __device__ __forceinline__ append_target_t find_target(const append_params_t &p,
+                                                              int32_t part_number,
+                                                              const append_token_t &token) {
     const append_part_t &part = p.parts[part_number];
     if (part_number == APPEND_Q)
-        return append_token_offset(&p.tokens_q, &part.to_stride, &token);
+        return {0, append_token_offset(&p.tokens_q, &part.to_stride, &token)};
     const append_place_t place = append_place(&p, part.table, &token);
-    return place.entry < 0 ? -1
-                           : place.entry * part.to_stride.batch + place.at * part.to_stride.seq;
+    return {(int32_t)place.entry,
+            place.entry * part.to_stride.batch + place.at * part.to_stride.seq};
 }
 
 /* Does a block's part of a token. */
@@ -203,7 +201,8 @@ static __device__ __forceinline__ void append_token_part(const append_work_t &wo
     angles.pair = -1;
     if (!token.exists || next >= share.token_units)
         return;
-    int64_t angles_at = 0, place = 0;
+    int64_t angles_at = 0;
+    append_target_t target = {0, 0};
     int32_t placed_part = -1; /* K and V may have places of their own */
 #pragma unroll 1
     do {
@@ -216,11 +215,11 @@ static __device__ __forceinline__ void append_token_part(const append_work_t &wo
             load_angles(p.rotary, angles_at, unit.pair, angles);
         }
         if (unit.part != placed_part)
-            place = find_place(p, unit.part, token);
+            target = find_target(p, unit.part, token);
         placed_part = unit.part;
-        convert_unit(p, unit, token.batch_index, angles, elements);
-        if (place >= 0)
-            store_unit(p, unit, place, elements);
+        convert_unit(p, unit, token.batch_index, target.entry, angles, elements);
+        if (target.entry >= 0)
+            store_unit(p, unit, target.at, elements);
         next += step;
     } while (next < share.token_units);
 }
@@ -273,11 +272,13 @@ extern "C" __global__ void __launch_bounds__(APPEND_THREADS)
         const append_token_t token = append_token(&p.tokens_new, p.batch, number);
         const int64_t at = append_token_offset(&p.tokens_new, &part.from_stride, &token) +
                            head * part.from_stride.head;
-        const int64_t place = token.exists ? find_place(p, APPEND_K, token) : -1;
-        if (place >= 0)
+        const append_target_t target =
+            token.exists ? find_target(p, APPEND_K, token) : append_target_t{-1, 0};
+        if (target.entry >= 0)
             append_latent_token(
                 static_cast<const char *>(part.from) + at * dtype_size(part.from_dtype),
-                part.from_dtype, static_cast<char *>(part.to) + place + head * part.to_stride.head);
+                part.from_dtype,
+                static_cast<char *>(part.to) + target.at + head * part.to_stride.head);
     }
     write_lengths(p);
 }

@@ -16,7 +16,13 @@ static __device__ __forceinline__ uint32_t narrow_to_e4m3(float low, float high)
     return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
 }
 
-/* ---- One element, of any type; those of e4m3 are only copied ---- */
+/* Two elements of e4m3, from the lower bytes. */
+static __device__ __forceinline__ float2 widen_e4m3(uint32_t pair) {
+    const __half2_raw half = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)pair, __NV_E4M3);
+    return __half22float2(__half2(half));
+}
+
+/* ---- One element, of any type ---- */
 
 struct single_element {
     static constexpr int count = 1;
@@ -43,6 +49,8 @@ struct single_element {
             x[0] = dtype_load<FLASH_DTYPE_FP16>(words, 0);
         else if (dtype == FLASH_DTYPE_BF16)
             x[0] = dtype_load<FLASH_DTYPE_BF16>(words, 0);
+        else if (dtype == FLASH_DTYPE_E4M3)
+            x[0] = widen_e4m3(words[0]).x;
         else
             x[0] = __uint_as_float(words[0]);
     }
@@ -70,8 +78,8 @@ static __device__ __forceinline__ void load_four(const char *from, uint32_t *wor
     words[3] = four.w;
 }
 
-/* Eight elements. Those that are converted are of DTYPE, or of fp32 in tables of cosines and sines,
- * and become elements of DTYPE or of e4m3; others are only copied. */
+/* Eight elements. Those that are converted are of DTYPE or e4m3, or of fp32 in tables of cosines
+ * and sines, and become elements of DTYPE or of e4m3; others are only copied. */
 template <int DTYPE> struct element_vector {
     static constexpr int count = 8;
     uint32_t words[count];
@@ -100,6 +108,15 @@ template <int DTYPE> struct element_vector {
 #pragma unroll
             for (int i = 0; i < count; i++)
                 x[i] = __uint_as_float(words[i]);
+            return;
+        }
+        if (dtype == FLASH_DTYPE_E4M3) {
+#pragma unroll
+            for (int i = 0; i < count; i += 2) {
+                const float2 pair = widen_e4m3(words[i / 4] >> 8 * (i % 4) & 0xffff);
+                x[i] = pair.x;
+                x[i + 1] = pair.y;
+            }
             return;
         }
 #pragma unroll

@@ -8,7 +8,9 @@
 
 #include "common/kv.h"
 #include "common/params.h"
+#include "common/scale.h"
 #include "common/sequence.h"
+#include "flashattn.h"
 
 /* K and V go from the new tokens to the cache, Q to where it is wanted. */
 enum { APPEND_K, APPEND_V, APPEND_Q, APPEND_PARTS };
@@ -198,6 +200,16 @@ append_place(const append_params_t *p, const int32_t *table, const append_token_
         return append_slot_place(p, flash_load_int64(p->slots, token->number));
     const append_range_t range = append_range(p, token->batch_index);
     return append_place_in(p, table, &range, append_key(p, token));
+}
+
+/* Returns the scale of a head of a token that goes to this entry of the cache: its page's, or its
+ * sequence's. New tokens of e4m3, and what has no place, have none. */
+FLASH_HOST_DEVICE static inline float append_scale(const append_part_t *part, int32_t batch_index,
+                                                   int64_t entry, int32_t head) {
+    if (part->scale.data == NULL || part->from_dtype == FLASH_DTYPE_E4M3 || entry < 0)
+        return 1;
+    return flash_has_page_scales(&part->scale) ? flash_page_scale_at(&part->scale, entry, head)
+                                               : flash_scale_at(&part->scale, batch_index, head);
 }
 
 /* Returns the keys that a sequence has when its new tokens are appended. */

@@ -35,12 +35,13 @@ static inline int64_t flash_page_scale_stride(int64_t stride) {
     return -1 - stride;
 }
 
-static inline int flash_has_page_scales(const flash_scale_t *scale) {
+FLASH_HOST_DEVICE static inline int flash_has_page_scales(const flash_scale_t *scale) {
     return scale->stride_batch < 0;
 }
 
 /* Returns the scale of a page. */
-static inline float flash_page_scale_at(const flash_scale_t *scale, int64_t page, int64_t head_kv) {
+FLASH_HOST_DEVICE static inline float flash_page_scale_at(const flash_scale_t *scale, int64_t page,
+                                                          int64_t head_kv) {
     const int64_t stride = -1 - scale->stride_batch;
     return flash_scale_load(scale->data, page * stride + head_kv * scale->stride_head);
 }

@@ -55,20 +55,9 @@ static flash_status_t check_cache_types(int32_t k, int32_t v) {
     return argument_check_mixed("k.dtype", k, "v.dtype", v);
 }
 
-static bool is_on_cpu(const flash_kv_append_args_t *a) {
-    return a->device == FLASH_DEVICE_CPU;
-}
-
-static flash_status_t check_query_type(const flash_kv_append_args_t *a, const char *name,
-                                       int32_t dtype) {
+static flash_status_t check_query_type(const char *name, int32_t dtype) {
     FLASH_TRY(argument_check_dtype(name, dtype));
-    if (dtype != FLASH_DTYPE_E4M3)
-        return argument_check_not_of_keys(name, dtype);
-    FLASH_REQUIRE(is_on_cpu(a), FLASH_ERROR_UNSUPPORTED,
-                  "%s is FLASH_DTYPE_E4M3 (%d), and device is 0x%x: queries of e4m3 turn on the "
-                  "CPU alone",
-                  name, FLASH_DTYPE_E4M3, (unsigned)a->device);
-    return FLASH_SUCCESS;
+    return dtype == FLASH_DTYPE_E4M3 ? FLASH_SUCCESS : argument_check_not_of_keys(name, dtype);
 }
 
 static flash_status_t check_types(const flash_kv_append_args_t *a) {
@@ -82,15 +71,10 @@ static flash_status_t check_types(const flash_kv_append_args_t *a) {
                   "k_new.dtype is FLASH_DTYPE_E4M3 and k.dtype is %" PRId32
                   ": new tokens of e4m3 go into a cache of e4m3 alone",
                   a->k.dtype);
-    FLASH_REQUIRE(a->k_new.dtype != FLASH_DTYPE_E4M3 || a->rotary == NULL || is_on_cpu(a),
-                  FLASH_ERROR_UNSUPPORTED,
-                  "k_new.dtype is FLASH_DTYPE_E4M3 with rotary, and device is 0x%x: new tokens of "
-                  "e4m3 turn on the CPU alone",
-                  (unsigned)a->device);
     if (a->seqlen_q == 0)
         return FLASH_SUCCESS;
-    FLASH_TRY(check_query_type(a, "q.dtype", a->q.dtype));
-    return check_query_type(a, "q_out.dtype", a->q_out.dtype);
+    FLASH_TRY(check_query_type("q.dtype", a->q.dtype));
+    return check_query_type("q_out.dtype", a->q_out.dtype);
 }
 
 /* Requires a number of tokens, and of elements of a token, that 31 bits count. */
@@ -130,8 +114,10 @@ static flash_status_t check_heads(const flash_kv_append_args_t *a) {
 }
 
 static flash_status_t check_sizes(const flash_kv_append_args_t *a) {
-    FLASH_REQUIRE((a->flags & ~(uint32_t)FLASH_FLAG_BROADCAST) == 0, FLASH_ERROR_INVALID_ARGUMENT,
-                  "flags is 0x%" PRIx32 ": only FLASH_FLAG_BROADCAST means something here",
+    const uint32_t known = FLASH_FLAG_BROADCAST | FLASH_FLAG_PAGE_SCALES;
+    FLASH_REQUIRE((a->flags & ~known) == 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "flags is 0x%" PRIx32
+                  ": only FLASH_FLAG_BROADCAST and FLASH_FLAG_PAGE_SCALES mean something here",
                   a->flags);
     FLASH_TRY(argument_check_size("batch", a->batch));
     FLASH_TRY(check_tokens("seqlen_new", a->seqlen_new, a->batch, a->cu_seqlens_new));
@@ -243,9 +229,15 @@ static flash_status_t check_queries(const flash_kv_append_args_t *a, const shape
 
 static flash_status_t read_scales(const flash_kv_append_args_t *a, append_params_t *p,
                                   regions_t *regions) {
-    const flash_forward_args_t over_cache = {
-        .quant = a->quant, .q = a->q, .k = a->k, .batch = a->batch, .n_heads_kv = a->n_heads_kv};
-    flash_params_t scales = {.batch = (int32_t)a->batch, .n_heads_kv = (int32_t)a->n_heads_kv};
+    const flash_forward_args_t over_cache = {.flags = a->flags,
+                                             .quant = a->quant,
+                                             .paging = a->paging,
+                                             .q = a->q,
+                                             .k = a->k,
+                                             .batch = a->batch,
+                                             .n_heads_kv = a->n_heads_kv};
+    flash_params_t scales = {
+        .batch = (int32_t)a->batch, .n_heads_kv = (int32_t)a->n_heads_kv, .pages = p->pages};
     FLASH_TRY(arguments_read_quant(&over_cache, &scales));
     FLASH_TRY(arguments_check_scales(&scales, regions));
     if (a->device != FLASH_DEVICE_CPU)

@@ -320,6 +320,7 @@ flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_ar
     FLASH_TRY(arguments_check_latent(problem->dtype, &problem->params));
     FLASH_TRY(arguments_check_quant_blocks(problem->dtype, &problem->params));
     FLASH_TRY(arguments_read_quant(checked, &problem->params));
+    FLASH_TRY(arguments_check_device_of_page_scales(checked));
     FLASH_TRY(arguments_read_bias(checked, &problem->params));
     if (arguments_have_bias(&problem->params))
         problem->features |= FLASH_FEATURE_BIAS;

@@ -66,7 +66,12 @@ static flash_status_t check_page_scales(const flash_forward_args_t *checked) {
                   "flags has FLASH_FLAG_PAGE_SCALES, and paging is NULL: there are no pages");
     FLASH_REQUIRE(checked->quant != NULL, FLASH_ERROR_INVALID_ARGUMENT,
                   "flags has FLASH_FLAG_PAGE_SCALES, and quant is NULL: there are no scales");
-    FLASH_REQUIRE(checked->device == FLASH_DEVICE_CPU, FLASH_ERROR_UNSUPPORTED,
+    return FLASH_SUCCESS;
+}
+
+flash_status_t arguments_check_device_of_page_scales(const flash_forward_args_t *checked) {
+    FLASH_REQUIRE(!has_page_scales(checked) || checked->device == FLASH_DEVICE_CPU,
+                  FLASH_ERROR_UNSUPPORTED,
                   "flags has FLASH_FLAG_PAGE_SCALES, and device is 0x%x: only kernels for the CPU "
                   "take scales of pages",
                   (unsigned)checked->device);

@@ -12,6 +12,9 @@
  * is read. Returns INVALID_ARGUMENT, or UNSUPPORTED for a field of a newer caller. */
 flash_status_t arguments_read_quant(const flash_forward_args_t *checked, flash_params_t *params);
 
+/* Requires the CPU for scales of pages, which no kernel of attention for CUDA devices takes. */
+flash_status_t arguments_check_device_of_page_scales(const flash_forward_args_t *checked);
+
 /* Requires offsets of K's and V's scales within an int64 of bytes, and adds the scales to the
  * call's regions. */
 flash_status_t arguments_check_scales(const flash_params_t *params, regions_t *regions);

@@ -37,18 +37,9 @@ static append_angles_t angles_of(const append_params_t *p, const append_token_t 
                              .is_interleaved = r->is_interleaved};
 }
 
-static float inverse_scale_of(const append_part_t *part, int32_t batch_index, int32_t head) {
-    const flash_scale_t *scale = &part->scale;
-    const int64_t at = batch_index * scale->stride_batch + head * scale->stride_head;
-    float value = 1;
-    if (scale->data && part->from_dtype != FLASH_DTYPE_E4M3) /* else it is in the cache's scale */
-        memcpy(&value, element_of(scale->data, at, FLASH_DTYPE_FP32), sizeof value);
-    return 1 / value;
-}
-
-/* Writes the heads of a token, which begin at these offsets. */
+/* Writes the heads of a token, which begin at these offsets, into an entry of the cache. */
 static void append_heads(const append_params_t *p, const append_part_t *part,
-                         const append_token_t *token, int64_t from, int64_t to) {
+                         const append_token_t *token, int64_t entry, int64_t from, int64_t to) {
     const bool is_q = part == &p->parts[APPEND_Q];
     append_angles_t angles = {0};
     if (part->turns)
@@ -61,7 +52,7 @@ static void append_heads(const append_params_t *p, const append_part_t *part,
             .from_dtype = part->from_dtype,
             .to_dtype = part->to_dtype,
             .d_head = part == &p->parts[APPEND_V] ? p->d_head_v : p->d_head,
-            .inverse_scale = inverse_scale_of(part, token->batch_index, head)};
+            .inverse_scale = 1 / append_scale(part, token->batch_index, entry, head)};
         append_row(&row, &angles);
     }
 }
@@ -86,7 +77,7 @@ static void append_new_token(const append_params_t *p, int64_t number) {
             continue;
         const append_place_t place = place_of(p, part, &token);
         if (place.entry >= 0)
-            append_heads(p, part, &token,
+            append_heads(p, part, &token, place.entry,
                          append_token_offset(&p->tokens_new, &part->from_stride, &token),
                          place.entry * part->to_stride.batch + place.at * part->to_stride.seq);
     }
@@ -96,7 +87,8 @@ static void turn_query(const append_params_t *p, int64_t number) {
     const append_token_t token = append_token(&p->tokens_q, p->batch, number);
     const append_part_t *part = &p->parts[APPEND_Q];
     if (token.exists)
-        append_heads(p, part, &token, append_token_offset(&p->tokens_q, &part->from_stride, &token),
+        append_heads(p, part, &token, 0,
+                     append_token_offset(&p->tokens_q, &part->from_stride, &token),
                      append_token_offset(&p->tokens_q, &part->to_stride, &token));
 }
 

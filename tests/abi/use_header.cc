@@ -104,12 +104,12 @@ static bool takes_sinks() {
 }
 
 /* A token of (1, 2) turns by a quarter, and becomes key 1 of a sequence whose second page is 0;
- * then it goes, as e4m3 of scale 0.5, to slot 1. */
+ * then it goes, as e4m3 of scale 0.5, to slot 1, and of that page's scale 1. */
 static bool appends() {
     const flashattn::Shape one = {1, 1, 1, 2}, pool = {2, 1, 1, 2};
     const float k_new[2] = {1, 2}, v_new[2] = {3, 4}, q[2] = {5, 6}, cos[2] = {1, 0},
                 sin[2] = {0, 1};
-    const float scale[1] = {0.5f};
+    const float scale[1] = {0.5f}, scales_of_pages[2] = {0.5f, 1};
     const std::int32_t ids[2] = {-1, 0}, used[1] = {1};
     const std::int64_t slots[1] = {1};
     float k[4] = {}, v[4] = {}, q_out[2] = {};
@@ -123,8 +123,10 @@ static bool appends() {
     flashattn::Append to_slots;
     to_slots.k_new(k_new, one).k(codes, pool).slots(slots, pool).cache_dtype(FLASH_DTYPE_E4M3);
     to_slots.scales(flashattn::scale_arrays(scale, nullptr, 1)).run();
+    const bool has_one_scale = codes[2] == 0x40 && codes[3] == 0x48;
+    to_slots.scales(flashattn::scale_arrays(scales_of_pages, nullptr, 1)).page_scales().run();
     return k[0] == -2 && k[1] == 1 && k[2] == 0 && v[0] == 3 && v[1] == 4 && q_out[0] == -6 &&
-           q_out[1] == 5 && after[0] == 2 && codes[2] == 0x40 && codes[3] == 0x48;
+           q_out[1] == 5 && after[0] == 2 && has_one_scale && codes[2] == 0x38 && codes[3] == 0x40;
 }
 
 /* A token whose V has half the columns of its K. */

@@ -474,15 +474,14 @@ static void use_cuda(call_t *c) {
       "d_head_v is 8: not a multiple of 32, the columns of a block of FLASH_DTYPE_Q4_0")           \
     X(e4m3_into_fp32, c->args.k_new.dtype = c->args.v_new.dtype = FLASH_DTYPE_E4M3, UNSUPPORTED,   \
       "k.dtype is 3: new tokens of e4m3")                                                          \
-    X(e4m3_with_rotary,                                                                            \
-      (use_e4m3(c), c->args.k_new.dtype = c->args.v_new.dtype = FLASH_DTYPE_E4M3,                  \
-       c->args.device = FLASH_DEVICE_CUDA),                                                        \
-      UNSUPPORTED, "e4m3 turn on the CPU alone")                                                   \
-    X(q_e4m3, (c->args.q.dtype = FLASH_DTYPE_E4M3, c->args.device = FLASH_DEVICE_CUDA),            \
-      UNSUPPORTED, "q.dtype is FLASH_DTYPE_E4M3")                                                  \
-    X(q_out_e4m3, (c->args.q_out.dtype = FLASH_DTYPE_E4M3, c->args.device = FLASH_DEVICE_CUDA),    \
-      UNSUPPORTED, "q_out.dtype is FLASH_DTYPE_E4M3")                                              \
+    X(q_blocks, c->args.q.dtype = FLASH_DTYPE_Q8_0, UNSUPPORTED, "q.dtype is FLASH_DTYPE_Q8_0")    \
     X(flags, c->args.flags = FLASH_FLAG_CAUSAL, INVALID, "flags is 0x1")                           \
+    X(page_scales_without_pages,                                                                   \
+      (use_e4m3(c), c->args.flags = FLASH_FLAG_PAGE_SCALES, c->args.paging = NULL,                 \
+       c->args.seqlen_k = 0),                                                                      \
+      INVALID, "FLASH_FLAG_PAGE_SCALES, and paging is NULL: there are no pages")                   \
+    X(page_scales_without_scales, c->args.flags = FLASH_FLAG_PAGE_SCALES, INVALID,                 \
+      "FLASH_FLAG_PAGE_SCALES, and quant is NULL: there are no scales")                            \
     X(batch_negative, c->args.batch = -1, INVALID, "batch is -1")                                  \
     X(batch_huge, c->args.batch = (int64_t)1 << 31, INVALID, "batch is 2147483648")                \
     X(seqlen_new_negative, c->args.seqlen_new = -1, INVALID, "seqlen_new is -1")                   \

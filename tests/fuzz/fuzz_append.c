@@ -51,7 +51,7 @@ static flash_kv_append_args_t take_args(input_t *in) {
         a.struct_size = (uint32_t)(take_byte(in) * 3) % (sizeof a + 1);
     a.device = take_byte(in) < 250 ? 0 : (int32_t)take_number(in, 5);
     a.dtype = take_any_dtype(in);
-    a.flags = (uint32_t)take_number(in, 7);
+    a.flags = (uint32_t)take_number(in, 63);
     a.batch = take_number(in, MOST_BATCH);
     a.seqlen_new = take_number(in, 9);
     a.seqlen_k = take_number(in, 40);

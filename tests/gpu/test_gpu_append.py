@@ -187,15 +187,16 @@ def test_random_calls(seed: int) -> None:
     one = int(rng.integers(1, 12))
     lengths = tuple(int(rng.integers(0, 12)) if ragged else one for _ in range(batch))
     d_head = int(rng.choice([8, 24, 33, 64, 80, 96, 128, 192, 256]))
-    dtypes = ("float32", "float16", "bfloat16")
+    dtypes, e4m3 = ("float32", "float16", "bfloat16"), "float8_e4m3fn"
+    kinds = ("contiguous", "slots", "table", "rows", "indptr", "mapping")
     case = AppendCase(
         lengths=lengths,
         used=tuple(int(x) for x in rng.integers(0, 28, batch)),
         n_heads_kv=int(rng.integers(1, 9)),
         d_head=d_head,
         dtype=str(rng.choice(dtypes)),
-        cache_dtype=str(rng.choice([*dtypes, "float8_e4m3fn"])),
-        kind=str(rng.choice(["contiguous", "slots", "table", "rows", "indptr", "mapping"])),
+        cache_dtype=str(rng.choice([*dtypes, e4m3])),
+        kind=str(rng.choice(kinds)),
         page_size=int(rng.choice([1, 3, 16, 64])),
         ragged=ragged,
         has_v=bool(rng.integers(4)),
@@ -208,16 +209,18 @@ def test_random_calls(seed: int) -> None:
             joined=bool(rng.integers(2)),
         ),
         queries=Queries(
-            lengths, int(rng.integers(1, 9)), str(rng.choice(dtypes)),
-            str(rng.choice(["in place", *dtypes])), ragged,
+            lengths, int(rng.integers(1, 9)), str(rng.choice([*dtypes, e4m3])),
+            str(rng.choice(["in place", *dtypes, e4m3])), ragged,
         ),
         size=float(rng.choice([1.0, 1e-3, 100.0, 1e4])),
         padding=0.2,
         layouts=tuple(rng.choice(["contiguous", "padded", "padded_by_three", "unaligned"], 3)),
         seed=seed,
     )  # fmt: skip
-    if case.cache_dtype == "float8_e4m3fn":
-        case = replace(case, scales=str(rng.choice(["number", "array", "strided"])))
+    if case.cache_dtype == e4m3:
+        ways = ["number", "array", "strided", *["pages"] * (case.kind != "contiguous")]
+        case = replace(case, scales=str(rng.choice(ways)))
+        case = replace(case, dtype=str(rng.choice([case.dtype, e4m3])))
     _check(case)
 
 
@@ -237,6 +240,27 @@ def test_all_values_of_16_bits_become_e4m3(dtype: str) -> None:
         flash_kv_append(new, None, cache, None, seqused_k=used, k_descale=0.7)
     codes = [cache.cpu().view(torch.uint8) for cache in caches]
     assert torch.equal(*codes)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("columns", [128, 126])
+def test_all_codes_turn_to_the_codes_of_the_cpu(columns: int, interleaved: bool) -> None:
+    """Rows of 128 columns are moved in vectors, others one by one."""
+    codes = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(torch.uint8)
+    codes = codes.reshape(1, 1024, 1, 128)[..., :columns].contiguous()
+    angles = torch.linspace(-4, 4, 1024 * 64).reshape(1024, 64)[:, : columns // 2].contiguous()
+    caches = []
+    for device in ("cpu", DEVICE):
+        x = codes.to(device).view(torch.float8_e4m3fn)
+        cache = torch.zeros_like(x)
+        used = torch.zeros(1, dtype=torch.int32, device=device)
+        tables = {"rotary_cos": angles.cos().to(device), "rotary_sin": angles.sin().to(device)}
+        q = flash_kv_append(
+            x, None, cache, None, seqused_k=used, q=x, rotary_interleaved=interleaved, **tables
+        )
+        assert torch.equal(q.view(torch.uint8), cache.view(torch.uint8))
+        caches.append(cache.cpu().view(torch.uint8))
+    assert torch.equal(*caches)
 
 
 @pytest.mark.parametrize("kind", ["steps", "chunk"])

@@ -55,7 +55,7 @@ class AppendCase:
     v_apart: bool = False
     rotary: Rotary | None = None
     queries: Queries | None = None
-    scales: str | None = None  # of a cache of e4m3: number, array, strided
+    scales: str | None = None  # of a cache of e4m3: number, array, strided, pages
     size: float = 1.0  # standard deviation of the values
     padding: float = 0.0  # share of tokens whose slot is -1
     layouts: tuple[str, str, str] = ("contiguous",) * 3  # of new tokens, of the cache, of Q
@@ -167,7 +167,7 @@ def arrays_of(case: AppendCase) -> Arrays:
     if case.rotary is not None:
         _set_rotary(case, rng, options, int(np.prod(new_shape)))
     if case.scales is not None:
-        _set_scales(case, rng, options)
+        _set_scales(case, rng, options, rows[0])
     return Arrays(k_new, v_new, *shapes, q, options)
 
 
@@ -265,14 +265,18 @@ def _set_rotary(case: AppendCase, rng: np.random.Generator, options: dict, n_tok
         options["rotary_start"] = rng.integers(0, 20, batch).astype(np.int32)
 
 
-def _set_scales(case: AppendCase, rng: np.random.Generator, options: dict) -> None:
+def _set_scales(
+    case: AppendCase, rng: np.random.Generator, options: dict, n_entries: int
+) -> None:
+    if case.scales == "pages":
+        options["page_scales"] = True
     for name in ("k_descale", "v_descale"):
         if case.scales == "number":
             options[name] = float(np.float32(rng.uniform(0.01, 2)))
             continue
-        shape = (case.batch, case.n_heads_kv)
+        shape = (n_entries if case.scales == "pages" else case.batch, case.n_heads_kv)
         scales = rng.uniform(0.01, 2, shape).astype(np.float32)
-        if case.scales == "strided":
+        if case.scales in ("strided", "pages"):
             wide = np.full((shape[0], 2 * shape[1] + 3), np.nan, np.float32)
             wide[:, : 2 * shape[1] : 2] = scales
             scales = wide[:, : 2 * shape[1] : 2]
@@ -318,6 +322,15 @@ def named_cases() -> dict[str, AppendCase]:
             cases[f"scales_{scales}_{kind}"] = replace(
                 _RAGGED, cache_dtype=E4M3, dtype="bfloat16", kind=kind, scales=scales, size=30.0
             )
+    for kind in KINDS[1:]:
+        cases[f"scales_of_pages_{kind}"] = replace(
+            _RAGGED, cache_dtype=E4M3, dtype="float16", kind=kind, scales="pages", size=30.0,
+            padding=0.3, v_apart=kind != "mapping", rotary=Rotary(32, source="start"),
+        )  # fmt: skip
+    cases["scales_of_pages_wide_v"] = replace(
+        _DENSE, kind="table", d_head_v=64, cache_dtype=E4M3, scales="pages", size=30.0
+    )
+    _add_cases_of_e4m3(cases)
     for layout in ("padded", "heads_first", "unaligned"):
         cases[f"layout_{layout}"] = replace(
             _RAGGED, kind="table", layouts=(layout,) * 3, dtype="float16", cache_dtype="float16",
@@ -335,9 +348,8 @@ def named_cases() -> dict[str, AppendCase]:
     return cases
 
 
-def cpu_cases() -> dict[str, AppendCase]:
-    """Returns cases of what CUDA devices refuse: new tokens and queries of e4m3 that turn."""
-    cases = {}
+def _add_cases_of_e4m3(cases: dict[str, AppendCase]) -> None:
+    """Adds cases of new tokens and queries of e4m3 that turn."""
     for interleaved in (False, True):
         style = "interleaved" if interleaved else "halves"
         for scales in (None, "array"):
@@ -347,6 +359,12 @@ def cpu_cases() -> dict[str, AppendCase]:
                     rotary=Rotary(16, "float32", interleaved),
                     queries=Queries((3, 0, 7, 1), 4, E4M3, ragged=True),
                 )  # fmt: skip
+        for tables in ("float32", "float16", "bfloat16"):
+            cases[f"vectors_of_e4m3_{style}_{tables}"] = replace(
+                _RAGGED, d_head=128, dtype=E4M3, cache_dtype=E4M3, kind="table", size=30.0,
+                rotary=Rotary(96, tables, interleaved),
+                queries=Queries((3, 0, 7, 1), 4, E4M3, tables, ragged=True),
+            )  # fmt: skip
     for out in ("bfloat16", "float32", E4M3):
         cases[f"queries_of_e4m3_into_{out}"] = replace(
             _DENSE, rotary=Rotary(16), queries=Queries((4, 4, 4), 6, E4M3, out)
@@ -354,7 +372,6 @@ def cpu_cases() -> dict[str, AppendCase]:
     cases["queries_into_e4m3"] = replace(
         _DENSE, rotary=Rotary(16), queries=Queries((4, 4, 4), 6, "float16", E4M3), size=300.0
     )
-    return cases
 
 
 def _add_cases_of_other_widths(cases: dict[str, AppendCase]) -> None:

@@ -18,7 +18,6 @@ from append_cases import (
     Result,
     Rotary,
     arrays_of,
-    cpu_cases,
     expected_of,
     named_cases,
 )
@@ -31,7 +30,7 @@ from parallel_for import ReversedHook, ThreadsHook
 from strategies import PAIRS as CACHE_PAIRS
 from strategies import random_problems
 
-CASES = {**named_cases(), **cpu_cases()}
+CASES = named_cases()
 
 
 def _run(case: AppendCase) -> Result:
@@ -105,7 +104,7 @@ def append_cases(draw: st.DrawFn) -> AppendCase:
     d_head, d_head_v = draw(d_heads), draw(st.one_of(st.none(), d_heads))
     kind = draw(st.sampled_from(KINDS))
     rotary = queries = None
-    if dtype != E4M3 and d_head > 1 and draw(st.booleans()):
+    if d_head > 1 and draw(st.booleans()):
         rotary = Rotary(
             dim=2 * draw(st.integers(1, d_head // 2)),
             dtype=draw(st.sampled_from(DTYPES)),

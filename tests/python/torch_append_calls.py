@@ -128,6 +128,16 @@ def _to_e4m3(m: _Maker) -> Call:
     return {**_pages(m), **m.cache(9, 4, dtype=E4M3), **scales}
 
 
+def _to_pages_of_e4m3(m: _Maker) -> Call:
+    k_scale = m.random(9, HEADS_KV, dtype=torch.float32).abs() + 0.1
+    scales = {"k_descale": k_scale, "v_descale": 0.5, "page_scales": True}
+    return {**_pages(m), **m.cache(9, 4, dtype=E4M3), **scales}
+
+
+def _of_turned_e4m3(m: _Maker) -> Call:
+    return {**_of_e4m3(m), **m.rotary(), "q": m.random(BATCH, 4, HEADS, D_HEAD)}
+
+
 def _of_e4m3(m: _Maker) -> Call:
     return {**_dense(m), **m.new(BATCH, 4, dtype=E4M3), **m.cache(BATCH, 20, dtype=E4M3)}
 
@@ -152,7 +162,8 @@ _MAKERS: dict[str, Callable[[_Maker], Call]] = {
     for make in (
         _dense, _dense_rotary, _pages, _pages_of_rows, _pages_of_wide_rows, _pages_of_any_number,
         _slots_of_sequences, _ragged, _in_place, _slot_mapping, _padded_slot_mapping, _without_v,
-        _wide_v, _to_e4m3, _of_e4m3, _beside_each_other, _repeated, _nothing_new,
+        _wide_v, _to_e4m3, _to_pages_of_e4m3, _of_e4m3, _of_turned_e4m3, _beside_each_other,
+        _repeated, _nothing_new,
     )
 }  # fmt: skip
 NAMES = tuple(_MAKERS)

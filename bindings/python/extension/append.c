@@ -31,6 +31,7 @@ enum {
     ROTARY_POSITIONS,
     ROTARY_START,
     ROTARY_Q_AT_START,
+    PAGE_SCALES,
     N_ARGUMENTS
 };
 
@@ -201,11 +202,14 @@ static bool read_rotary(call_t *c) {
 
 static bool read_scales(call_t *c) {
     PyObject *const *a = c->arguments;
+    if (!read_flag(a[PAGE_SCALES], FLASH_FLAG_PAGE_SCALES, &c->args.flags))
+        return false;
     if (!is_given(c, K_DESCALE) && !is_given(c, V_DESCALE))
         return true;
+    const int64_t n = c->args.flags & FLASH_FLAG_PAGE_SCALES ? c->k.shape[0] : c->args.batch;
     c->args.quant = &c->quant;
-    return cache_read_scales(a[K_DESCALE], a[V_DESCALE], c->args.batch, c->args.n_heads_kv,
-                             c->k_new.device, c->records_gradients, &c->quant);
+    return cache_read_scales(a[K_DESCALE], a[V_DESCALE], n, c->args.n_heads_kv, c->k_new.device,
+                             c->records_gradients, &c->quant);
 }
 
 /* ---- The call ---- */
@@ -221,7 +225,7 @@ static bool read_call(call_t *c) {
     const int32_t device = c->k_new.device;
     c->args.device = device == ON_CPU ? FLASH_DEVICE_CPU : FLASH_DEVICE_CUDA + device;
     c->args.dtype = c->k_new.dtype;
-    c->args.flags = FLASH_FLAG_BROADCAST; /* strides of 0 are always meant in torch */
+    c->args.flags |= FLASH_FLAG_BROADCAST; /* strides of 0 are always meant in torch */
     return true;
 }
 

@@ -41,6 +41,7 @@ def flash_kv_append(
     rotary_positions: Any = None,
     rotary_start: Any = None,
     rotary_q_at_start: bool = False,
+    page_scales: bool = False,
 ) -> Any:
     """Writes new tokens into a cache: token i of sequence b becomes its key seqused_k[b] + i.
 
@@ -78,6 +79,8 @@ def flash_kv_append(
     rotary_start       [batch] int32: the position of a sequence's first new token and first query,
                        the others follow it; None: seqused_k
     rotary_q_at_start  all queries of a sequence have the position of the first
+    page_scales        k_descale and v_descale are [n_pages, n_heads_kv], or numbers: a token is
+                       divided by the scale of the page, or slot, that it goes to
 
     Returns the turned queries, None without q. No two tokens may have the same place. CUDA arrays
     are written on the caller's current stream. A token without a place raises ValueError before
@@ -86,6 +89,7 @@ def flash_kv_append(
     """
     rotary_interleaved = _numbers.is_true("rotary_interleaved", rotary_interleaved)
     rotary_q_at_start = _numbers.is_true("rotary_q_at_start", rotary_q_at_start)
+    page_scales = _numbers.is_true("page_scales", page_scales)
     stream = _stream.of_call(k_new=k_new, v_new=v_new, k_cache=k_cache, v_cache=v_cache, q=q)
     if q is not None and q_out is None:
         q_view = _tensor.view(q, "q", stream)
@@ -111,8 +115,10 @@ def flash_kv_append(
             append.rotary.flags |= _abi.FLASH_ROTARY_INTERLEAVED
         if rotary_q_at_start:
             append.rotary.flags |= _abi.FLASH_ROTARY_Q_AT_START
+    if page_scales:
+        append.args.flags |= _abi.FLASH_FLAG_PAGE_SCALES
     if k_descale is not None or v_descale is not None:
-        append.set_scales(k_descale, v_descale)
+        append.set_scales(k_descale, v_descale, page_scales)
     check(library().flash_kv_append(append.args, stream))
     return q_out
 
@@ -148,7 +154,7 @@ class _Append:
             d_head=self.k_new.shape[-1],
         )
         if self.k_new.repeats:
-            self.args.flags = _abi.FLASH_FLAG_BROADCAST
+            self.args.flags |= _abi.FLASH_FLAG_BROADCAST
         self.args.batch = self._batch(cu_seqlens_new)
         self.args.cu_seqlens_new = self._int32(cu_seqlens_new, "cu_seqlens_new", 1)
         self.args.cu_seqlens_q = self._int32(cu_seqlens_q, "cu_seqlens_q", 1)
@@ -188,7 +194,7 @@ class _Append:
         self.args.v = _tensor.c_tensor(v_to)
         self.args.d_head_v = v.shape[-1]
         if v.repeats:
-            self.args.flags = _abi.FLASH_FLAG_BROADCAST
+            self.args.flags |= _abi.FLASH_FLAG_BROADCAST
 
     def set_queries(self, q: Any, q_out: Any) -> None:
         if q is None:
@@ -214,7 +220,7 @@ class _Append:
         self.args.q_out = _tensor.c_tensor(to, ragged=is_flat)
         self.args.seqlen_q, self.args.n_heads = view.shape[-3:-1]
         if view.repeats:
-            self.args.flags = _abi.FLASH_FLAG_BROADCAST
+            self.args.flags |= _abi.FLASH_FLAG_BROADCAST
 
     def set_places(self, seqused_k: Any, seqused_k_out: Any, slot_mapping: Any) -> None:
         self.args.seqused_k = self._int32(seqused_k, "seqused_k")
@@ -278,8 +284,9 @@ class _Append:
         )
         self.args.rotary = ctypes.addressof(self.rotary)
 
-    def set_scales(self, k_descale: Any, v_descale: Any) -> None:
-        shape = (self.args.batch, self.args.n_heads_kv)
+    def set_scales(self, k_descale: Any, v_descale: Any, are_of_pages: bool) -> None:
+        n = self.k.shape[0] if are_of_pages else self.args.batch
+        shape = (n, self.args.n_heads_kv)
         self._quant = Quant(self._like, self.k_new, shape, self._stream, "k_new")
         self._quant.set("k_descale", "k_scale", k_descale)
         self._quant.set("v_descale", "v_scale", v_descale)

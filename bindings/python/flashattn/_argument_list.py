@@ -125,6 +125,7 @@ APPEND = (
     Argument("rotary_positions", TOKENS, None, "rotary"),
     Argument("rotary_start", LENGTHS, None, "rotary"),
     Argument("rotary_q_at_start", FLAG, False, "rotary"),
+    *(argument for argument in ATTENTION if argument.name == "page_scales"),
 )
 
 ARRAYS = tuple(argument.name for argument in ATTENTION if argument.kind.is_array)

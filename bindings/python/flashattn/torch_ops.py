@@ -295,6 +295,7 @@ def flash_kv_append(
     rotary_positions: Tensor | None = None,
     rotary_start: Tensor | None = None,
     rotary_q_at_start: bool = False,
+    page_scales: bool = False,
 ) -> Tensor | None:
     """Writes new tokens into a cache as flashattn.flash_kv_append does, for torch tensors: see
     there for arguments, result and errors.
@@ -309,13 +310,14 @@ def flash_kv_append(
         k_new, v_new, k_cache, v_cache, seqused_k, seqused_k_out, slot_mapping, cu_seqlens_new,
         page_table, v_page_table, page_indptr, page_rows, k_descale, v_descale, q, q_out,
         cu_seqlens_q, rotary_cos, rotary_sin, rotary_interleaved, rotary_positions, rotary_start,
-        rotary_q_at_start,
+        rotary_q_at_start, page_scales,
     )  # fmt: skip
     if extension.append and not direct.is_compiled() and extension.append(*call):
         note_written(k_cache, v_cache, seqused_k_out, q_out)
         return q_out
     if k_descale is not None or v_descale is not None:
-        scales = _scales_of(k_descale, v_descale, k_new, cu_seqlens_new, k_new)
+        sequences = (k_cache, None) if page_scales else (k_new, cu_seqlens_new)
+        scales = _scales_of(k_descale, v_descale, *sequences, k_new)
         call = (*call[:_AT_SCALES], *scales, *call[_AT_SCALES + 2 :])
     if direct.is_possible_with(k_new, v_new, k_cache, v_cache, q, q_out):
         append(call)

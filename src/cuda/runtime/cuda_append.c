@@ -28,14 +28,17 @@ static bool rotary_suits(const append_rotary_t *r, int32_t dtype) {
            is_aligned(r->cos, &stride, r->dtype) && is_aligned(r->sin, &stride, r->dtype);
 }
 
+static bool is_vector_of(int32_t dtype, int32_t of) {
+    return dtype == of || dtype == FLASH_DTYPE_E4M3;
+}
+
 /* Says whether the kernel that moves vectors of dtype serves a part: what is converted is of that
- * type and becomes e4m3 at most, and what is copied has at most 16 bits. */
+ * type or e4m3 before and after, and what is copied has at most 16 bits. */
 static bool part_suits(const append_part_t *part, int32_t dtype) {
     const bool copied = !part->turns && part->from_dtype == part->to_dtype;
     if (part->n_heads == 0)
         return true;
-    if (!copied && (part->from_dtype != dtype ||
-                    (part->to_dtype != dtype && part->to_dtype != FLASH_DTYPE_E4M3)))
+    if (!copied && !(is_vector_of(part->from_dtype, dtype) && is_vector_of(part->to_dtype, dtype)))
         return false;
     return dtype_size(part->to_dtype) <= 2 &&
            is_aligned(part->from, &part->from_stride, part->from_dtype) &&

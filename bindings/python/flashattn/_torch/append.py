@@ -50,6 +50,7 @@ def _append(frame: AppendFrame, call: Call) -> None:
     (
         k_new, v_new, k, v, used, used_after, slots, cu_new, page_table, v_page_table, page_indptr,
         page_rows, k_descale, v_descale, q, q_out, cu_seqlens_q, cos, sin, *of_rotary,
+        page_scales,
     ) = call  # fmt: skip
     index = k_new.get_device()
     is_flat = cu_new is not None or (slots is not None and k_new.dim() == 3)
@@ -89,21 +90,26 @@ def _append(frame: AppendFrame, call: Call) -> None:
         of_q, of_q_out = tensor_members(q, is_flat_q), tensor_members(q_out, is_flat_q)
         seqlen_q, n_heads = q.shape[-3], q.shape[-2]
     turns = quant = 0
+    require_flags(page_scales)
     if not cos is sin is None:
         _pack_rotary(frame, cos, sin, of_rotary, batch, n_tokens, index)
         turns = frame.rotary_address
     elif any(x is not None and x is not False for x in of_rotary):
         raise Unsound
     if k_descale is not None or v_descale is not None:
-        placement.scales(frame, (k_descale, v_descale, None), (batch, n_heads_kv), (), (), index)
+        of_keys = cache_batch if page_scales else batch, n_heads_kv
+        placement.scales(frame, (k_descale, v_descale, None), of_keys, (), (), index)
         quant = frame.quant_address
+    flags = _abi.FLASH_FLAG_BROADCAST
+    if page_scales:
+        flags |= _abi.FLASH_FLAG_PAGE_SCALES
     _pack(
         frame.memory,
         0,
         _SIZE,
         _abi.FLASH_DEVICE_CPU if index < 0 else _abi.FLASH_DEVICE_CUDA + index,
         DTYPES[k_new.dtype],
-        _abi.FLASH_FLAG_BROADCAST,
+        flags,
         *tensor_members(k_new, is_flat),
         *of_v_new,
         *tensor_members(k, 0),

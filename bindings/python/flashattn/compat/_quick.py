@@ -148,6 +148,7 @@ def _append(
     is_done = extension.append(
         k, v, k_cache, v_cache, lengths, after, None, None, table, None, None, None, None, None,
         q_in, q_out, None, cos, sin, cos is not None and bool(interleaved), None, None, at_start,
+        False,
     )  # fmt: skip
     return (q if q_out is None else q_out, after) if is_done else None
 
