@@ -64,6 +64,63 @@ class Decode:
         return self.caches[0].clone(), self.caches[1].clone()
 
 
+def _of_e4m3(*shape: int) -> torch.Tensor:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+    return x.to(torch.float8_e4m3fn)
+
+
+def _relative(o: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((o.cpu().float() - expected).norm() / expected.norm())
+
+
+E4M3_OPTIONS = [{}, {"causal": True}, {"window_size": (30, 0)}, {"softcap": 5.0}]
+
+
+@pytest.mark.parametrize("options", E4M3_OPTIONS, ids=str)
+@pytest.mark.parametrize("d_head", [64, 96, 128])
+def test_q_of_e4m3(d_head: int, options: dict) -> None:
+    """A kernel that multiplies e4m3 rounds P to it; others have the result of the CPU, in bf16."""
+    q, k, v = _of_e4m3(2, 300, 4, d_head), _of_e4m3(2, 400, 2, d_head), _of_e4m3(2, 400, 2, d_head)
+    scales = [torch.rand(2, 1).add(0.5).expand(2, 2) for _ in "qkv"]
+    named = dict(zip(("q_descale", "k_descale", "v_descale"), scales))
+    on_device = {name: x.cuda() for name, x in named.items()}
+    expected = fa3.flash_attn_func(q, k, v, **named, **options).float()
+    qkv = q.cuda(), k.cuda(), v.cuda()
+    o = fa3.flash_attn_func(*qkv, **on_device, **options)
+    assert o.dtype == torch.bfloat16 and _relative(o, expected) < 0.04
+    ends = [torch.tensor([0, n, 2 * n], dtype=torch.int32, device="cuda") for n in (300, 400)]
+    flat = [x.flatten(0, 1) for x in qkv]
+    ragged = fa3.flash_attn_varlen_func(*flat, *ends, 300, 400, **on_device, **options)
+    assert _relative(ragged.view_as(o), expected) < 0.01
+    cache = fa3.flash_attn_with_kvcache(
+        qkv[0], *qkv[1:], cache_seqlens=400, **on_device, **options
+    )
+    assert _relative(cache, expected) < 0.01
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_new_tokens_of_e4m3_turn(interleaved: bool) -> None:
+    """The cache has the bits of the CPU's."""
+    q, k, v = _of_e4m3(3, 5, 8, 128), _of_e4m3(3, 5, 2, 128), _of_e4m3(3, 5, 2, 128)
+    angles = torch.arange(64 * 64.0).reshape(64, 64)
+    given = {"cache_seqlens": torch.tensor([7, 0, 30], dtype=torch.int32), "causal": True}
+    scale = torch.full((3, 2), 0.5)
+    found = {}
+    for device in ("cpu", "cuda"):
+        caches = [_of_e4m3(3, 64, 2, 128).to(device) for _ in "kv"]
+        x, k_new, v_new = (t.to(device) for t in (q, k, v))
+        o = fa3.flash_attn_with_kvcache(
+            x, *caches, k_new, v_new, rotary_cos=angles.cos().to(device),
+            rotary_sin=angles.sin().to(device), rotary_interleaved=interleaved,
+            q_descale=scale.to(device), k_descale=scale.to(device), v_descale=scale.to(device),
+            **{n: y.to(device) if isinstance(y, torch.Tensor) else y for n, y in given.items()},
+        )  # fmt: skip
+        found[device] = [o.cpu(), *(cache.cpu() for cache in caches)]
+    for a, b in zip(found["cpu"][1:], found["cuda"][1:]):
+        assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+    assert _relative(found["cuda"][0], found["cpu"][0].float()) < 0.01
+
+
 def test_a_decode_step_does_not_wait() -> None:
     decode = Decode()
     caches = decode.copies()

@@ -4,7 +4,7 @@ step that was captured in a CUDA graph and serves other lengths when it is repla
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -80,6 +80,33 @@ def test_a_cache_of_e4m3(backend: ModuleType, step: tuple) -> None:
     keys = [rounded(x, 0.5) for x in b.k], [rounded(x, 0.25) for x in b.v]
     impl = make_impl(backend, b, kv_cache_dtype="fp8_e4m3")
     found = run_step(backend, b, impl, b.cache(torch.uint8))
+    np.testing.assert_allclose(found, b.expected(keys), atol=3e-2)
+
+
+@every_step
+def test_queries_of_e4m3_and_scales_of_heads(backend: ModuleType, step: tuple) -> None:
+    """The result is that of the values, in the model's type."""
+    cached, new, options = step
+    b = Batch(cached, new, d_head=128, dtype=torch.bfloat16, **options)
+    of_heads = torch.tensor([[0.5, 0.125], [0.25, 2.0], [0.25, 0.5]])
+    of_heads = of_heads[:, : b.n_heads_kv].contiguous()
+
+    def rounded(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        codes = (x.float() / scale[:, None]).clamp(-448, 448).to(torch.float8_e4m3fn)
+        return codes.float() * scale[:, None]
+
+    keys = [rounded(x, of_heads[0]) for x in b.k], [rounded(x, of_heads[1]) for x in b.v]
+    of_rows = of_heads[2].repeat_interleave(b.n_heads // b.n_heads_kv)
+    codes = (b.q.view(-1, b.n_heads, b.d_head).float() / of_rows[:, None]).to(torch.float8_e4m3fn)
+    layer = SimpleNamespace(_k_scale=of_heads[0], _v_scale=of_heads[1], _q_scale=of_heads[2])
+    if b.n_heads_kv == 1:
+        numbers = {f"_{x}_scale_float": float(y[0]) for x, y in zip("kvq", of_heads)}
+        layer = SimpleNamespace(**numbers)
+    output = torch.full_like(b.q, 7.0)
+    b.q = codes.view(b.q.shape)
+    impl = make_impl(backend, b, kv_cache_dtype="fp8_e4m3")
+    found = run_step(backend, b, impl, b.cache(torch.uint8), layer, output)
+    b.q = (codes.float() * of_rows[:, None]).view(output.shape)
     np.testing.assert_allclose(found, b.expected(keys), atol=3e-2)
 
 

@@ -7,7 +7,9 @@ pairs of values are tried and not all products.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -306,6 +308,88 @@ def test_e4m3_queries_and_scales() -> None:
     without = fa3.flash_attn_func(q.to(torch.bfloat16), k, v, causal=True, k_descale=of_q * of_k)
     again = fa3.flash_attn_func(q, k, v, causal=True, q_descale=of_q * of_k)
     assert torch.equal(without, again)
+
+
+@pytest.mark.parametrize("repeats", ["batch", "heads", "both"])
+def test_scales_of_e4m3_may_be_broadcast(repeats: str) -> None:
+    """FlashAttention-3 takes [batch, n_heads_kv] of any strides; engines expand one number."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = (3, 5, 4, 64), (3, 9, 2, 64), (3, 9, 2, 64)
+    qkv = [torch.randn(s, generator=generator).to(torch.float8_e4m3fn) for s in shapes]
+    shape = {"batch": (1, 2), "heads": (3, 1), "both": (1, 1)}[repeats]
+    scales = [(torch.rand(shape, generator=generator) + 0.5).expand(3, 2) for _ in qkv]
+    assert any(stride == 0 for stride in scales[0].stride())
+    names = ("q_descale", "k_descale", "v_descale")
+    repeated = dict(zip(names, scales))
+    written_out = {name: x.contiguous() for name, x in repeated.items()}
+
+    def ragged(**options: torch.Tensor) -> torch.Tensor:
+        flat = [x.flatten(0, 1) for x in qkv]
+        ends = int32(0, 5, 10, 15), int32(0, 9, 18, 27)
+        return fa3.flash_attn_varlen_func(*flat, *ends, 5, 9, **options).view(3, 5, 4, 64)
+
+    def of_cache(**options: torch.Tensor) -> torch.Tensor:
+        pages = [x.reshape(9, 3, 2, 64) for x in qkv[1:]]
+        table = torch.arange(9, dtype=torch.int32).view(3, 3)
+        return fa3.flash_attn_with_kvcache(
+            qkv[0], *pages, cache_seqlens=9, page_table=table, **options
+        )
+
+    o = fa3.flash_attn_func(*qkv, **written_out)
+    decoded = [
+        x.float() * scale[:, None, :, None].repeat_interleave(x.shape[2] // 2, 2)
+        for x, scale in zip(qkv, scales)
+    ]
+    assert o.dtype == torch.bfloat16
+    torch.testing.assert_close(o.float(), fa3.flash_attn_func(*decoded), rtol=1e-2, atol=1e-2)
+    for call in (partial(fa3.flash_attn_func, *qkv), ragged, of_cache):
+        assert torch.equal(call(**repeated), o) and torch.equal(call(**written_out), o)
+
+
+def test_packed_e4m3_has_scales() -> None:
+    qkv = torch.randn(2, 7, 3, 4, 64).to(torch.float8_e4m3fn)
+    scales = {f"{x}_descale": torch.rand(2, 4) + 0.5 for x in "qkv"}
+    o = fa3.flash_attn_qkvpacked_func(qkv, causal=True, **scales)
+    assert torch.equal(o, fa3.flash_attn_func(*qkv.unbind(2), causal=True, **scales))
+    flat = qkv.flatten(2, 3)
+    assert torch.equal(o, fa3.flash_attn_qkvpacked_func(flat, causal=True, num_heads_q=4, **scales))
+
+
+def test_queries_of_e4m3_on_cuda_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stay as they are where a kernel multiplies e4m3 as such; this machine needs no GPU for
+    the decision."""
+    from flashattn import Feature
+    from flashattn.compat import _scales
+
+    class OnDevice(NamedTuple):
+        shape: tuple[int, ...]
+        dtype: torch.dtype = torch.float8_e4m3fn
+        is_cpu: bool = False
+
+    ragged = Feature.CAUSAL | Feature.VARLEN
+    rows = (64, Feature(0)), (128, Feature.CAUSAL), (32, ragged), (16, ragged | Feature.PAGED)
+    monkeypatch.setattr(_scales, "_products", lambda: rows)
+    narrower, narrow, q, wide, wider = (OnDevice((2, 9, 4, d)) for d in (16, 32, 64, 128, 192))
+    for x, v, options, expected in (
+        (q, q, {}, False),
+        (q, q, {"causal": False, "window_size": (-1, -1), "softcap": 0.0}, False),
+        (q, wide, {}, False),
+        (q, q, {"causal": True}, False),
+        (wide, q, {"causal": True}, False),
+        (wider, q, {"causal": True}, True),
+        (q, q, {"window_size": (3, -1)}, True),
+        (q, q, {"attention_chunk": 4}, True),
+        (q, q, {"softcap": 1.0}, True),
+        (q, q, {"seqused_k": torch.ones(2)}, True),
+        (q, q, {"page_table": torch.ones(2)}, True),
+        (narrow, narrow, {"seqused_k": torch.ones(2), "causal": True}, False),
+        (narrow, narrow, {"cu_seqlens_q": torch.ones(2)}, False),
+        (narrow, narrow, {"page_table": torch.ones(2)}, True),
+        (narrower, narrower, {"page_table": torch.ones(2)}, False),
+        (q._replace(is_cpu=True), q, {"softcap": 1.0}, False),
+        (q._replace(dtype=torch.bfloat16), q, {"softcap": 1.0}, False),
+    ):
+        assert _scales.needs_16_bits(x, v, options) is expected, (x, v, options)
 
 
 def test_scales_beside_other_types_count_for_nothing(qkv: list[torch.Tensor]) -> None:

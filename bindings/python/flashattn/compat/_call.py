@@ -1,22 +1,24 @@
 """This module calls flashattn.torch_ops with what flash-attn allows and the operators do not: an
-innermost axis that is not contiguous, and rows behind a ragged batch."""
+innermost axis that is not contiguous, rows behind a ragged batch, and Q of e4m3 for which a CUDA
+device has no kernel."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from torch import Tensor
 
 from .. import torch_ops
 from ._arguments import contiguous_rows, ends_of, has_values
+from ._scales import in_16_bits, may_be_refused, needs_16_bits
 
 
 def attend_padded(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     """Returns O of padded q, k and v, or (O, LSE) with return_lse=True. The options are keywords of
     torch_ops.flash_attn_func."""
     q, k, v = map(contiguous_rows, (q, k, v))
-    return torch_ops.flash_attn_func(q, k, v, **options)
+    return _attend(torch_ops.flash_attn_func, q, k, v, options)
 
 
 def attend_ragged(
@@ -50,8 +52,10 @@ def attend_ragged(
     )
     n_rows = _covered_rows(q, options["cu_seqlens_q"])
     if n_rows == q.shape[0]:
-        return torch_ops.flash_attn_varlen_func(q, k, v, return_lse=return_lse, **options)
-    out, lse = torch_ops.flash_attn_varlen_func(q[:n_rows], k, v, return_lse=True, **options)
+        options["return_lse"] = return_lse
+        return _attend(torch_ops.flash_attn_varlen_func, q, k, v, options)
+    options["return_lse"] = True
+    out, lse = _attend(torch_ops.flash_attn_varlen_func, q[:n_rows], k, v, options)
     n_others = q.shape[0] - n_rows
     out = torch.nn.functional.pad(out, (0, 0, 0, 0, 0, n_others))
     lse = torch.nn.functional.pad(lse, (0, n_others), value=-torch.inf)
@@ -87,6 +91,20 @@ def covers_all_rows(q: Tensor, options: dict[str, Any]) -> bool:
     if there is one."""
     ends = ends_of("cu_seqlens_q", options.get("cu_seqlens_q"))
     return _covered_rows(q, ends) == q.shape[0]
+
+
+def _attend(function: Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, options: dict) -> Any:
+    """Calls a function of torch_ops. q of e4m3 becomes bfloat16 on a CUDA device that has no kernel
+    for it."""
+    if needs_16_bits(q, v, options):
+        q, options = in_16_bits(q, options)
+    if not may_be_refused(q):
+        return function(q, k, v, **options)
+    try:
+        return function(q, k, v, **options)
+    except NotImplementedError:
+        q, options = in_16_bits(q, options)
+        return function(q, k, v, **options)
 
 
 def _covered_rows(q: Tensor, cu_seqlens_q: Tensor | None) -> int:

@@ -90,8 +90,7 @@ def rotary_of(
     cos: Tensor | None, sin: Tensor | None, interleaved: bool, new: New | None, cache: Cache
 ) -> dict[str, Any] | None:
     """Returns the binding's keywords for the rotary embedding of a call; None without cos and sin.
-    Raises ValueError where flash-attn would, and NotImplementedError for new tokens of 8 bits on a
-    CUDA device."""
+    Raises ValueError where flash-attn would."""
     if (cos is None) != (sin is None):
         raise ValueError("rotary_cos is given without rotary_sin, or rotary_sin without rotary_cos")
     if cos is None:
@@ -100,8 +99,6 @@ def rotary_of(
         raise ValueError(
             "rotary_cos is given without k and v: it turns new tokens, and q with them"
         )
-    if new.k.dtype.itemsize == 1 and not new.k.is_cpu:
-        raise NotImplementedError(f"rotary_cos is given, and k is {new.k.dtype} on a CUDA device")
     if cos.shape != sin.shape or cos.ndim != 2:
         raise ValueError(
             f"rotary_cos has shape {tuple(cos.shape)}, and rotary_sin {tuple(sin.shape)}: both "

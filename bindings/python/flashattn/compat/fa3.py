@@ -37,7 +37,7 @@ from ._call import attend_padded, attend_ragged
 from ._kvcache import Queries, attend_cache, lengths_of_cache, new_tokens, rotary_of
 from ._latent import join_latent
 from ._packed import attend_packed
-from ._scales import decoded_query
+from ._scales import scales_of
 
 
 def flash_attn_func(
@@ -78,7 +78,7 @@ def flash_attn_func(
     needed = {"q": q, "k": k, "v": v}
     scales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     refuse_foreign(needed, are_derived=True, **scales)
-    q, scales = decoded_query(q, k, q_descale, k_descale, v_descale)
+    scales = scales_of(q, k, q_descale, k_descale, v_descale)
     options = softmax_options(softmax_scale, causal, window_size, softcap, attention_chunk)
     options.update(multiprocessors(q, sm_margin))
     return attend_padded(q, k, v, return_lse=return_attn_probs, **options, **scales)
@@ -175,7 +175,7 @@ def flash_attn_varlen_func(
         k_descale=k_descale,
         v_descale=v_descale,
     )
-    q, scales = decoded_query(q, k, q_descale, k_descale, v_descale)
+    scales = scales_of(q, k, q_descale, k_descale, v_descale)
     return attend_ragged(
         q,
         k,
@@ -289,7 +289,7 @@ def flash_attn_with_kvcache(
     if qv is not None:
         refuse_beside_qv(k=k, rotary_cos=rotary_cos)
         q, k_cache = join_latent(q, k_cache, v_cache, qv)
-    q, scales = decoded_query(q, k_cache, q_descale, k_descale, v_descale)
+    scales = scales_of(q, k_cache, q_descale, k_descale, v_descale)
     new_scales = {"k_descale": k_descale, "v_descale": v_descale}
     queries = Queries(q, ends_of("cu_seqlens_q", cu_seqlens_q), max_seqlen_q)
     table = page_table_of("page_table", page_table)
