@@ -507,11 +507,12 @@ def _cpu(
     }
     # Kernels that multiply pairs of 16 bits have no products of K and V of two types.
     mixed = MIXED_TYPES if types is ANY_TYPES else ()
-    trains = arch in GRADIENT_ARCHS
+    multiplies_pairs = arch in PAIR_ARCHS
+    trains = arch in GRADIENT_ARCHS or multiplies_pairs
     features = CPU_FEATURES | (Feature.DROPOUT.value if trains else 0)
     operations = {Op.FORWARD: Rows(CPU, types, rules, features, mixed=mixed)}
-    if trains or arch in PAIR_ARCHS:
-        gradient_types = GRADIENT_TYPES if trains else PAIR_GRADIENT_TYPES
+    if trains:
+        gradient_types = PAIR_GRADIENT_TYPES if multiplies_pairs else GRADIENT_TYPES
         gradients = Rows(CPU, gradient_types, rules, DROPOUT_FEATURES)
         operations |= {Op.BACKWARD_DQ: gradients, Op.BACKWARD_DKV: gradients}
     return Family(arch, True, operations, flags)

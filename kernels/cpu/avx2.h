@@ -96,6 +96,51 @@ ALWAYS_INLINE vec_t vec_exp2(vec_t x) {
     return _mm256_and_ps(normal, vec_mul(p, exp2_whole(n)));
 }
 
+/* ---- Dropout ---- */
+
+typedef __m256i calls_t;
+
+#define CALLS          4
+#define CALLS_TOGETHER 2
+
+ALWAYS_INLINE vec_t vec_keep(vec_t x, uint32_t bits) {
+    const __m256i lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i kept = _mm256_and_si256(_mm256_set1_epi32((int32_t)bits), lanes);
+    return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_cmpeq_epi32(kept, lanes)));
+}
+
+ALWAYS_INLINE calls_t calls_set1(uint32_t x) {
+    return _mm256_set1_epi64x(x);
+}
+
+ALWAYS_INLINE calls_t calls_load(const uint64_t *from) {
+    return _mm256_loadu_si256((const __m256i *)(const void *)from);
+}
+
+ALWAYS_INLINE calls_t calls_add(calls_t a, calls_t b) {
+    return _mm256_add_epi64(a, b);
+}
+
+ALWAYS_INLINE calls_t calls_multiply(calls_t a, calls_t b) {
+    return _mm256_mul_epu32(a, b);
+}
+
+ALWAYS_INLINE calls_t calls_mix(calls_t a, calls_t b, calls_t c) {
+    return _mm256_xor_si256(_mm256_srli_epi64(a, 32), _mm256_xor_si256(b, c));
+}
+
+ALWAYS_INLINE uint32_t calls_kept(calls_t low, calls_t high, uint32_t threshold) {
+    /* lower halves of two lanes of each, in both 128-bit lanes */
+    const __m256i words = _mm256_castps_si256(
+        _mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), 0x88));
+    const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
+    const __m256i least = _mm256_set1_epi16((int16_t)threshold);
+    const __m256i kept = _mm256_cmpeq_epi16(_mm256_max_epu16(ordered, least), ordered);
+    const __m128i bytes =
+        _mm_packs_epi16(_mm256_castsi256_si128(kept), _mm256_extracti128_si256(kept, 1));
+    return (uint32_t)_mm_movemask_epi8(bytes);
+}
+
 /* ---- Across lanes ---- */
 
 ALWAYS_INLINE float vec_reduce_add(vec_t x) {

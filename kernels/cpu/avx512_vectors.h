@@ -81,6 +81,44 @@ ALWAYS_INLINE vec_t vec_exp2(vec_t x) {
     return _mm512_maskz_scalef_ps(normal, p, x);
 }
 
+/* ---- Dropout ---- */
+
+typedef __m512i calls_t;
+
+#define CALLS          8
+#define CALLS_TOGETHER 4
+
+ALWAYS_INLINE vec_t vec_keep(vec_t x, uint32_t bits) {
+    return _mm512_maskz_mov_ps((__mmask16)bits, x);
+}
+
+ALWAYS_INLINE calls_t calls_set1(uint32_t x) {
+    return _mm512_set1_epi64(x);
+}
+
+ALWAYS_INLINE calls_t calls_load(const uint64_t *from) {
+    return _mm512_loadu_si512(from);
+}
+
+ALWAYS_INLINE calls_t calls_add(calls_t a, calls_t b) {
+    return _mm512_add_epi64(a, b);
+}
+
+ALWAYS_INLINE calls_t calls_multiply(calls_t a, calls_t b) {
+    return _mm512_mul_epu32(a, b);
+}
+
+ALWAYS_INLINE calls_t calls_mix(calls_t a, calls_t b, calls_t c) {
+    return _mm512_ternarylogic_epi64(_mm512_srli_epi64(a, 32), b, c, 0x96);
+}
+
+ALWAYS_INLINE uint32_t calls_kept(calls_t low, calls_t high, uint32_t threshold) {
+    const __m512i order =
+        _mm512_setr_epi32(0, 2, 4, 6, 16, 18, 20, 22, 8, 10, 12, 14, 24, 26, 28, 30);
+    return _mm512_cmpge_epu16_mask(_mm512_permutex2var_epi32(low, order, high),
+                                   _mm512_set1_epi16((int16_t)threshold));
+}
+
 /* ---- Across lanes ---- */
 
 ALWAYS_INLINE float vec_reduce_add(vec_t x) {

@@ -90,6 +90,59 @@ ALWAYS_INLINE vec_t vec_exp2(vec_t x) {
     return vec_select_less(x, lowest, vec_zero(), vec_mul(p, exp2_whole(n)));
 }
 
+/* ---- Dropout ---- */
+
+typedef uint64x2x2_t calls_t;
+
+#define CALLS          4
+#define CALLS_TOGETHER 2
+
+ALWAYS_INLINE vec_t vec_keep(vec_t x, uint32_t bits) {
+    const uint32x4_t lanes = {1, 2, 4, 8};
+    const uint32x4_t kept = vtstq_u32(vdupq_n_u32(bits), lanes);
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(x), kept));
+}
+
+ALWAYS_INLINE calls_t calls_set1(uint32_t x) {
+    const calls_t calls = {{vdupq_n_u64(x), vdupq_n_u64(x)}};
+    return calls;
+}
+
+ALWAYS_INLINE calls_t calls_load(const uint64_t *from) {
+    const calls_t calls = {{vld1q_u64(from), vld1q_u64(from + 2)}};
+    return calls;
+}
+
+ALWAYS_INLINE calls_t calls_add(calls_t a, calls_t b) {
+    const calls_t calls = {{vaddq_u64(a.val[0], b.val[0]), vaddq_u64(a.val[1], b.val[1])}};
+    return calls;
+}
+
+ALWAYS_INLINE calls_t calls_multiply(calls_t a, calls_t b) {
+    const calls_t calls = {{vmull_u32(vmovn_u64(a.val[0]), vmovn_u64(b.val[0])),
+                            vmull_u32(vmovn_u64(a.val[1]), vmovn_u64(b.val[1]))}};
+    return calls;
+}
+
+ALWAYS_INLINE calls_t calls_mix(calls_t a, calls_t b, calls_t c) {
+    const calls_t calls = {{veorq_u64(vshrq_n_u64(a.val[0], 32), veorq_u64(b.val[0], c.val[0])),
+                            veorq_u64(vshrq_n_u64(a.val[1], 32), veorq_u64(b.val[1], c.val[1]))}};
+    return calls;
+}
+
+/* Returns a bit for each of the 8 halves of words that are not below the threshold. */
+ALWAYS_INLINE uint32_t kept_halves(calls_t words, uint16x8_t threshold) {
+    const uint16x8_t bits = {1, 2, 4, 8, 16, 32, 64, 128};
+    const uint32x4_t lower =
+        vuzp1q_u32(vreinterpretq_u32_u64(words.val[0]), vreinterpretq_u32_u64(words.val[1]));
+    return vaddvq_u16(vandq_u16(vcgeq_u16(vreinterpretq_u16_u32(lower), threshold), bits));
+}
+
+ALWAYS_INLINE uint32_t calls_kept(calls_t low, calls_t high, uint32_t threshold) {
+    const uint16x8_t least = vdupq_n_u16((uint16_t)threshold);
+    return kept_halves(low, least) | kept_halves(high, least) << 8;
+}
+
 /* ---- Across lanes ---- */
 
 ALWAYS_INLINE float vec_reduce_add(vec_t x) {

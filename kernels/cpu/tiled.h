@@ -41,6 +41,15 @@
  *   vec_join                  from that order to the elements' own
  *   VEC_STEP_BYTES            of K or V of a step (tuning.h); 0: there are no steps
  *   VEC_SINGLE_ROW_STEP_BYTES        the same with one row of fp32 per head; 0: as for other rows
+ *   vec_keep                  x where the lane's bit is 1, the lowest first; else 0
+ *   calls_t, CALLS            a vector of 64-bit lanes, and how many: 4 or 8
+ *   CALLS_TOGETHER            vectors of calls of Philox that are computed together
+ *   calls_set1, calls_load, calls_add
+ *   calls_multiply            products of the lower halves of lanes
+ *   calls_mix                 a >> 32 ^ b ^ c
+ *   calls_kept                CALLS / 4 patches of dropout: words of keys 0 ... 7, those of keys 8
+ *                             ... 15, and a threshold of 16 bits: a bit for each key in the order
+ *                             of keys, 1 where 16 bits of the lower half are not below it
  *   VEC_DOTS_BF16             1: there are the next ones; K and V are packed in bf16
  *   vec_dot_bf16              c + a * b summed over pairs of bf16, lane by lane
  *   vec_load_bf16             the first n of 2 VEC_WIDTH elements; the others read as 0

@@ -102,8 +102,7 @@ static inline void add_block(const gradient_parts_t *parts, const gradient_task_
         load_block(&parts->rows, of->p, of->g, task, row, B_r);
         rows = block_of_rows(&parts->rows, task, row, B_r);
     }
-    gradient_pair_t pair = {of->p, &rows, keys, softmax_rule(of->p)};
-    pair.rule.drops = flash_drops(&of->p->dropout);
+    const gradient_pair_t pair = {of->p, &rows, keys, softmax_rule(of->p)};
     add_pair(parts, of, &pair, parts->dq.sum + row * parts->dq.stride);
 }
 

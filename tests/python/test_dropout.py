@@ -17,7 +17,15 @@ from flashattn import _abi, dropout
 from gradient_problems import GradientProblem
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import AttentionProblem, check, check_every_kernel, configs_for, make_inputs, run
+from problems import (
+    AttentionProblem,
+    check,
+    check_every_kernel,
+    configs_for,
+    make_inputs,
+    rounds_p,
+    run,
+)
 from strategies import attention_problems, random_problems
 
 STATE = (0x0123456789ABCDEF, 2**35 + 11)
@@ -151,7 +159,7 @@ def test_random_problems_agree_with_the_oracle(
     p: AttentionProblem, p_drop: float, state: tuple[int, int], data: st.DataObject
 ) -> None:
     p = replace(p, dropout_p=p_drop, rng_state=state)
-    configs = configs_for(p)
+    configs = [c for c in configs_for(p) if p.averages_rounding or not rounds_p(p, c)]
     if configs:
         check(p, config=data.draw(st.sampled_from(configs), label="config"), roundings=4)
 

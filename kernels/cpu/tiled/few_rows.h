@@ -77,7 +77,7 @@ typedef struct in_place_block {
 NEVER_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, const in_place_block_t *block,
                                    bool all_see) {
-    const softmax_block_t softmax = {p, task, block->keys, softmax_rule(p), block->holes};
+    const softmax_block_t softmax = {p, task, block->keys, softmax_rule(p), block->holes, NULL};
     const int32_t n_keys = block->keys.end - block->keys.begin;
     const int64_t n_columns = round_up(n_keys, WORD_ELEMENTS);
     const int32_t most = block->prefetches ? IN_PLACE_KEYS : SINGLE_ROW_KEYS;
@@ -86,7 +86,7 @@ NEVER_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_t
     const bool whole = all_see && n_keys == most && is_plain;
     for (int64_t row = 0; row < t->n_rows; row++) {
         if (whole)
-            scores_to_p(t, row, 0, most, &softmax.rule);
+            scores_to_p(t, row, 0, most, &softmax.rule, NULL);
         else
             softmax_row(t, &softmax, row, n_columns);
     }

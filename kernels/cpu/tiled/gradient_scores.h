@@ -83,13 +83,15 @@ static inline void multiply_pairs(const gradient_parts_t *parts, const gradient_
 /* Columns whose S and dP are in a level 1 or 2 cache still when they become P and dS. */
 enum { PAIR_COLUMNS = TILE_COLUMNS > 64 ? TILE_COLUMNS : 64 };
 
-/* Multiplies dP by what dropout multiplies the weights by, which P is multiplied by later. */
-NEVER_INLINE void drop_pairs(const gradient_pair_t *pair, int64_t row, flash_range_t columns,
-                             float *dp, float factors[PAIR_COLUMNS]) {
-    const dropout_row_t of = dropout_row_of(&pair->rows->seen, pair->p, &pair->rows->task, row);
-    const int64_t n = (int64_t)columns.end - columns.begin;
-    dropout_factors(&pair->p->dropout, &of, (int64_t)pair->keys.begin + columns.begin, n, factors);
-    multiply_by_factors(dp + columns.begin, factors, n);
+_Static_assert((int)PAIR_COLUMNS <= (int)KEPT_KEYS, "bits of dropout are found together");
+
+/* Says how weights of a row are dropped. */
+static inline dropping_t dropping_pairs(const gradient_pair_t *pair, int64_t row,
+                                        kept_rows_t *kept) {
+    const dropping_t dropping = {&pair->p->dropout,
+                                 dropout_row_of(&pair->rows->seen, pair->p, &pair->rows->task, row),
+                                 pair->keys.begin, kept};
+    return dropping;
 }
 
 /* Caps scores, and multiplies dP - d by the derivative, 1 - tanh^2. A score far below the softcap
@@ -156,11 +158,13 @@ NEVER_INLINE void rewrite_pairs(const gradient_pair_t *pair, int64_t row, flash_
 /* Computes P and dS of a row in some columns of the block: where the row sees keys, and hides the
  * others. */
 ALWAYS_INLINE void gradient_row(const gradient_parts_t *parts, const gradient_pair_t *pair,
-                                int64_t row, flash_range_t within) {
+                                int64_t row, flash_range_t within, kept_rows_t *kept_rows) {
     const softmax_rule_t *rule = &pair->rule;
     const bool caps = rule->softcap != 0, rewrites = caps || rule->has_bias;
     float *s = parts->p + row * parts->s_stride, *dp = parts->ds + row * parts->s_stride;
-    float factors[PAIR_COLUMNS];
+    dropping_t dropping;
+    kept_keys_t own;
+    const kept_keys_t *kept = NULL;
     flash_range_t columns = row_columns(&pair->rows->seen, pair->keys, row);
     columns.begin = max32(columns.begin, within.begin);
     columns.end = min32(columns.end, within.end);
@@ -168,16 +172,20 @@ ALWAYS_INLINE void gradient_row(const gradient_parts_t *parts, const gradient_pa
         hide_columns(s, dp, within.begin, within.end);
         return;
     }
-    if (rule->drops)
-        drop_pairs(pair, row, columns, dp, factors);
+    const int64_t first = columns.begin / VEC_WIDTH * VEC_WIDTH;
+    const int64_t last = round_up(columns.end, VEC_WIDTH);
+    if (rule->drops) { /* P, which dS has undropped, is multiplied later */
+        dropping = dropping_pairs(pair, row, kept_rows);
+        kept = find_kept(dropping.dropout, &dropping.row, dropping.key + first, dropping.key + last,
+                         kept_rows, &own);
+        multiply_by_factors(dp, first, last, kept, &dropping);
+    }
     if (rewrites)
         rewrite_pairs(pair, row, columns, s, dp);
-    const int64_t first = columns.begin / VEC_WIDTH * VEC_WIDTH;
-    scores_to_gradients(s + first, dp + first, round_up(columns.end, VEC_WIDTH) - first,
-                        rewrites ? 1 : rule->softmax_scale, pair->rows->log_sum[row],
-                        caps ? 0 : pair->rows->d[row]);
+    scores_to_gradients(s + first, dp + first, last - first, rewrites ? 1 : rule->softmax_scale,
+                        pair->rows->log_sum[row], caps ? 0 : pair->rows->d[row]);
     if (rule->drops)
-        multiply_by_factors(s + columns.begin, factors, columns.end - columns.begin);
+        multiply_by_factors(s, first, last, kept, &dropping);
     hide_columns(s, dp, within.begin, columns.begin);
     hide_columns(s, dp, columns.end, within.end);
 }
@@ -232,12 +240,15 @@ NEVER_INLINE void gradient_scores(const gradient_parts_t *parts, const gradient_
     const pair_product_t s = {&pair->rows->q, parts->k_panels, parts->p};
     const pair_product_t dp = {&pair->rows->d_o, parts->v_panels, parts->ds};
     const int32_t n_columns = pair->keys.end - pair->keys.begin;
+    kept_rows_t kept;
+    if (pair->rule.drops)
+        start_kept_rows(&kept);
     for (int32_t begin = 0; begin < n_columns; begin += PAIR_COLUMNS) {
         const flash_range_t columns = {begin, min32(begin + PAIR_COLUMNS, n_columns)};
         multiply_pairs(parts, pair, &s, columns);
         multiply_pairs(parts, pair, &dp, columns);
         for (int64_t row = 0; row < pair->rows->seen.n_rows; row++)
-            gradient_row(parts, pair, row, columns);
+            gradient_row(parts, pair, row, columns, &kept);
         finish_words(parts, pair->rows->seen.n_rows, columns);
     }
 }

@@ -50,7 +50,7 @@ typedef struct softmax_rule {
     float softmax_scale;
     float softcap; /* 0: none */
     bool has_bias; /* scores get a bias (add_bias()) */
-    bool drops;    /* weights are dropped (drop_row()) */
+    bool drops;    /* weights are dropped (drop_weights()) */
     bool of_pages; /* scores are multiplied by the scales of their keys' pages first */
     bool rewrites; /* scores are scaled and capped in memory first (rewrite_scores()) */
     float to_log2; /* scores are multiplied by this after that, for units of log2 */
@@ -65,7 +65,7 @@ static inline softmax_rule_t softmax_rule(const flash_params_t *p) {
     const bool of_pages = flash_has_page_scales(&p->k_scale);
     const bool rewrites = of_pages || has_bias || softcap != 0 || !is_ordinary(p->softmax_scale);
     const float to_log2 = (rewrites ? 1 : p->softmax_scale) * LOG2_E;
-    const bool drops = WORD_ELEMENTS == 1 && flash_drops(&p->dropout);
+    const bool drops = flash_drops(&p->dropout);
     const softmax_rule_t rule = {p->softmax_scale, softcap,  has_bias, drops,
                                  of_pages,         rewrites, to_log2,  REFERENCE_SLACK / to_log2};
     return rule;
@@ -158,15 +158,42 @@ ALWAYS_INLINE void exponentiate(float *s, int64_t begin, int64_t end, const soft
     vec_store(FLASH_DTYPE_FP32, sums, sum);
 }
 
-/* Turns scores first ... last - 1 of a row, whole vectors, into P. */
+/* Does so, and then drops weights of P, whose sum stays. */
+NEVER_INLINE void drop_weights(float *s, int64_t begin, int64_t end, const softmax_rule_t *rule,
+                               float reference, float *sums, const dropping_t *dropping) {
+    const vec_t to_log2 = vec_set1(rule->to_log2), references = vec_set1(reference);
+    const vec_t scales = vec_set1(dropping->dropout->scale);
+    vec_t sum = vec_load(FLASH_DTYPE_FP32, sums);
+    for (int64_t first = begin; first < end; first += KEPT_KEYS) {
+        const int64_t last = min64(first + KEPT_KEYS, end);
+        kept_keys_t own;
+        const kept_keys_t *kept =
+            find_kept(dropping->dropout, &dropping->row, dropping->key + first,
+                      dropping->key + last, dropping->rows, &own);
+        for (int64_t i = first; i < last; i += VEC_WIDTH) {
+            const vec_t above = vec_sub(vec_load(FLASH_DTYPE_FP32, s + i), references);
+            const vec_t p = vec_exp2(vec_mul(above, to_log2));
+            const vec_t factors = kept_factors(kept, dropping->key + i, scales);
+            words_store((char *)s + i * WORD_ELEMENT_SIZE, vec_mul(factors, p));
+            sum = vec_add(sum, p);
+        }
+    }
+    vec_store(FLASH_DTYPE_FP32, sums, sum);
+}
+
+/* Turns scores first ... last - 1 of a row, whole vectors, into P. dropping: NULL if no weight is
+ * dropped. */
 ALWAYS_INLINE void scores_to_p(const tile_scratch_t *t, int64_t row, int64_t first, int64_t last,
-                               const softmax_rule_t *rule) {
+                               const softmax_rule_t *rule, const dropping_t *dropping) {
     float *s = t->s + row * t->c_pad;
     const vec_t largest = largest_scores(s, first, last);
     if (vec_any_less(vec_set1(t->reference[row] + rule->slack), largest))
         raise_reference(t, row, vec_reduce_max(largest), rule->to_log2);
     const float reference = t->reference[row] == -INFINITY ? 0 : t->reference[row];
-    exponentiate(s, first, last, rule, reference, t->sum + row * 16);
+    if (dropping)
+        drop_weights(s, first, last, rule, reference, t->sum + row * 16, dropping);
+    else
+        exponentiate(s, first, last, rule, reference, t->sum + row * 16);
 }
 
 static inline void clear_p(float *s, int64_t begin, int64_t end) {
@@ -182,6 +209,7 @@ typedef struct softmax_block {
     flash_range_t keys;
     softmax_rule_t rule;
     const cpu_holes_t *holes; /* NULL: no key lies in one */
+    kept_rows_t *kept;        /* of dropout; NULL: no bits are kept (find_kept()) */
 } softmax_block_t;
 
 /* Multiplies columns of a row by the scales of their keys' pages. */
@@ -216,12 +244,12 @@ NEVER_INLINE void hide_holes(float *s, const cpu_holes_t *holes, int64_t n_keys)
             s[first + __builtin_ctz(left)] = -INFINITY;
 }
 
-/* Drops weights of P, whose sum stays. Rows with dropout have words of fp32. */
-NEVER_INLINE void drop_row(const tile_scratch_t *t, const softmax_block_t *block, int64_t row,
-                           flash_range_t columns) {
-    const dropout_row_t of = dropout_row_of(t, block->p, block->task, row);
-    drop_weights(&block->p->dropout, &of, (int64_t)block->keys.begin + columns.begin,
-                 (int64_t)columns.end - columns.begin, t->s + row * t->c_pad + columns.begin);
+/* Turns a row's scores into P and drops weights. */
+NEVER_INLINE void softmax_dropping(const tile_scratch_t *t, const softmax_block_t *block,
+                                   int64_t row, int64_t first, int64_t last) {
+    const dropping_t dropping = {&block->p->dropout, dropout_row_of(t, block->p, block->task, row),
+                                 block->keys.begin, block->kept};
+    scores_to_p(t, row, first, last, &block->rule, &dropping);
 }
 
 /* Turns a row's scores into P over the columns that it sees, and the others into zeros. */
@@ -241,9 +269,10 @@ ALWAYS_INLINE void softmax_row(const tile_scratch_t *t, const softmax_block_t *b
     hide_rest(s, first, columns.begin, columns.end, last);
     if (block->holes)
         hide_holes(s, block->holes, block->keys.end - block->keys.begin);
-    scores_to_p(t, row, first, last, rule);
     if (rule->drops)
-        drop_row(t, block, row, columns);
+        softmax_dropping(t, block, row, first, last);
+    else
+        scores_to_p(t, row, first, last, rule, NULL);
     if (flash_has_page_scales(&block->p->v_scale))
         scale_columns(t, block, row, scaled_pages_v(block->p), columns);
     clear_p(s, 0, first);
@@ -252,8 +281,11 @@ ALWAYS_INLINE void softmax_row(const tile_scratch_t *t, const softmax_block_t *b
 
 ALWAYS_INLINE void softmax(const tile_scratch_t *t, const flash_params_t *p, const cpu_task_t *task,
                            flash_range_t keys, const cpu_holes_t *holes) {
-    const softmax_block_t block = {p, task, keys, softmax_rule(p), holes};
+    kept_rows_t kept;
+    const softmax_block_t block = {p, task, keys, softmax_rule(p), holes, &kept};
     const int64_t n_columns = round_up(keys.end - keys.begin, WORD_ELEMENTS);
+    if (block.rule.drops)
+        start_kept_rows(&kept);
     for (int64_t row = 0; row < t->n_rows; row++)
         softmax_row(t, &block, row, n_columns);
 }
