@@ -14,7 +14,22 @@
 
 enum { N_HEADS = 4, N_HEADS_KV = 2, N_GRADIENTS = 3 };
 
-static const float TOLERANCE = 2e-5f; /* of the largest number of a gradient */
+/* Families whose gradients are compared, by rows of a type. Those that multiply pairs of bf16 round
+ * P and dS. tolerance: of the largest number of a gradient. */
+typedef struct family {
+    int32_t arch;
+    int32_t dtype;
+    float tolerance;
+} family_t;
+
+static const family_t FAMILIES[] = {
+    {FLASH_ARCH_AVX2, FLASH_DTYPE_FP32, 2e-5f},
+    {FLASH_ARCH_AVX512, FLASH_DTYPE_FP32, 2e-5f},
+    {FLASH_ARCH_NEON, FLASH_DTYPE_FP32, 2e-5f},
+    {FLASH_ARCH_NEON, FLASH_DTYPE_BF16, 2e-5f},
+    {FLASH_ARCH_AVX512_BF16, FLASH_DTYPE_BF16, 1e-2f},
+    {FLASH_ARCH_NEON_BF16, FLASH_DTYPE_BF16, 1e-2f},
+};
 
 typedef struct shape {
     int64_t batch, seqlen_q, seqlen_k, d_head, d_head_v;
@@ -22,21 +37,25 @@ typedef struct shape {
     int64_t left, right, chunk;
     float softcap;
     bool has_slopes;
+    float dropout;
 } shape_t;
 
 /* The shapes have tile edges, several blocks of rows and keys, every mask, and parts of vectors. */
 static const shape_t SHAPES[] = {
-    {2, 3, 5, 8, 8, 0, 0, 0, 0, 0, false},
-    {1, 65, 129, 24, 24, FLASH_FLAG_CAUSAL, 0, 0, 0, 0, true},
-    {1, 130, 300, 64, 64, FLASH_FLAG_WINDOW, 40, 7, 0, 0, false},
-    {2, 100, 70, 5, 37, 0, 0, 0, 40, 2, false},
-    {1, 97, 260, 130, 17, FLASH_FLAG_CAUSAL, 0, 0, 0, 1, true},
+    {2, 3, 5, 8, 8, 0, 0, 0, 0, 0, false, 0},
+    {1, 65, 129, 24, 24, FLASH_FLAG_CAUSAL, 0, 0, 0, 0, true, 0},
+    {1, 130, 300, 64, 64, FLASH_FLAG_WINDOW, 40, 7, 0, 0, false, 0},
+    {2, 100, 70, 5, 37, 0, 0, 0, 40, 2, false, 0},
+    {1, 97, 260, 130, 17, FLASH_FLAG_CAUSAL, 0, 0, 0, 1, true, 0},
+    {1, 101, 301, 33, 40, 0, 0, 0, 0, 0, false, 0.3f},
+    {2, 130, 150, 16, 16, FLASH_FLAG_CAUSAL, 0, 0, 0, 3, true, 0.5f},
 };
 
 /* A call and its memory: q, k, v, o, lse, dO, then the gradients of dQ, dK and dV. */
 typedef struct call {
     flash_forward_args_t forward;
     flash_backward_args_t backward;
+    flash_dropout_t dropout;
     float *inputs[6];
     float *gradients[N_GRADIENTS];
     size_t counts[N_GRADIENTS];
@@ -58,6 +77,16 @@ static float *random_floats(size_t n, uint32_t *seed) {
     return x;
 }
 
+/* Makes bf16 of n numbers, in place. */
+static void to_bf16(float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        const uint16_t half = (uint16_t)(bits >> 16);
+        memcpy((char *)x + 2 * i, &half, sizeof half);
+    }
+}
+
 static void *workspace_of(uint64_t size) {
     void *memory = malloc(size > 0 ? size : 1);
     if (memory == NULL)
@@ -72,12 +101,12 @@ static void run_forward(flash_forward_args_t *args) {
     free(args->workspace);
 }
 
-static void describe(call_t *call, const shape_t *s) {
+static void describe(call_t *call, const shape_t *s, int32_t dtype) {
     static const float slopes[N_HEADS] = {0.1f, 0.4f, 0, 0.02f};
     const int64_t q = s->seqlen_q, k = s->seqlen_k;
     flash_forward_args_t *f = &call->forward;
     flash_backward_args_t *b = &call->backward;
-    f->dtype = FLASH_DTYPE_FP32;
+    f->dtype = dtype;
     f->flags = s->flags;
     f->batch = s->batch, f->seqlen_q = q, f->seqlen_k = k;
     f->n_heads = N_HEADS, f->n_heads_kv = N_HEADS_KV;
@@ -96,23 +125,31 @@ static void describe(call_t *call, const shape_t *s) {
     b->dq = flash_tensor_bshd(call->gradients[0], q, N_HEADS, s->d_head);
     b->dk = flash_tensor_bshd(call->gradients[1], k, N_HEADS_KV, s->d_head);
     b->dv = flash_tensor_bshd(call->gradients[2], k, N_HEADS_KV, s->d_head_v);
+    b->dq.dtype = b->dk.dtype = b->dv.dtype = FLASH_DTYPE_FP32;
+    call->dropout = (flash_dropout_t)FLASH_DROPOUT_INIT;
+    call->dropout.p = s->dropout;
+    call->dropout.seed = 2026;
+    f->dropout = s->dropout > 0 ? &call->dropout : NULL;
 }
 
-static void create(call_t *call, const shape_t *s) {
+static void create(call_t *call, const shape_t *s, int32_t dtype) {
     const size_t rows = (size_t)(s->batch * s->seqlen_q * N_HEADS);
     const size_t keys = (size_t)(s->batch * s->seqlen_k * N_HEADS_KV);
     const size_t d = (size_t)s->d_head, d_v = (size_t)s->d_head_v;
     const size_t inputs[] = {rows * d, keys * d, keys * d_v, rows * d_v, rows, rows * d_v};
     const size_t gradients[] = {rows * d, keys * d, keys * d_v};
     uint32_t seed = 7;
-    *call = (call_t){FLASH_FORWARD_ARGS_INIT, FLASH_BACKWARD_ARGS_INIT, {0}, {0}, {0}};
-    for (int i = 0; i < 6; i++)
+    *call = (call_t){.forward = FLASH_FORWARD_ARGS_INIT, .backward = FLASH_BACKWARD_ARGS_INIT};
+    for (int i = 0; i < 6; i++) {
         call->inputs[i] = random_floats(inputs[i], &seed);
+        if (dtype == FLASH_DTYPE_BF16 && i != 4)
+            to_bf16(call->inputs[i], inputs[i]);
+    }
     for (int i = 0; i < N_GRADIENTS; i++) {
         call->counts[i] = gradients[i];
         call->gradients[i] = random_floats(gradients[i], &seed);
     }
-    describe(call, s);
+    describe(call, s, dtype);
     run_forward(&call->forward);
 }
 
@@ -136,26 +173,27 @@ static void run_backward(call_t *call, const flash_kernel_t *const rows[2], bool
     free(args.workspace);
 }
 
-static bool agree(const call_t *found, const call_t *expected, int i) {
+static bool agree(const call_t *found, const call_t *expected, int i, float tolerance) {
     float most = 0, error = 0;
     for (size_t j = 0; j < found->counts[i]; j++) {
         const float difference = fabsf(found->gradients[i][j] - expected->gradients[i][j]);
         error = difference <= error ? error : difference; /* NaN is an error */
         most = fmaxf(most, fabsf(expected->gradients[i][j]));
     }
-    return error <= TOLERANCE * most;
+    return error <= tolerance * most;
 }
 
-/* Finds a family's rows of fp32 for dQ, and for dK and dV: returns how many there are in the table,
- * and counts those that the machine runs. */
-static int find_rows(int32_t arch, const flash_kernel_t *rows[2], int *n_runnable) {
+/* Finds a family's rows of a type for dQ, and for dK and dV, with dropout, which serve every shape:
+ * returns how many there are in the table, and counts those that the machine runs. */
+static int find_rows(int32_t arch, int32_t dtype, const flash_kernel_t *rows[2], int *n_runnable) {
     int n = 0;
     *n_runnable = 0;
     for (int32_t i = 0; i < flash_kernel_count(); i++) {
         const flash_kernel_t *kernel = flash_kernel_at(i);
         flash_config_t config = FLASH_CONFIG_INIT;
         if (flash_kernel_config(kernel, &config) != FLASH_SUCCESS || config.arch != arch ||
-            config.dtype != FLASH_DTYPE_FP32 || config.op == FLASH_OP_FORWARD)
+            config.dtype != dtype || config.op == FLASH_OP_FORWARD ||
+            !(config.features & FLASH_FEATURE_DROPOUT))
             continue;
         rows[config.op == FLASH_OP_BACKWARD_DQ ? 0 : 1] = kernel;
         *n_runnable += flash_lookup_kernel(&config) != NULL;
@@ -165,27 +203,28 @@ static int find_rows(int32_t arch, const flash_kernel_t *rows[2], int *n_runnabl
 }
 
 static bool check(const flash_kernel_t *const rows[2], const flash_kernel_t *const reference[2],
-                  const shape_t *s) {
+                  const shape_t *s, const family_t *of) {
     call_t found, expected;
-    create(&found, s);
-    create(&expected, s);
+    create(&found, s, of->dtype);
+    create(&expected, s, of->dtype);
     run_backward(&expected, reference, false);
     run_backward(&found, rows, false);
-    bool all =
-        agree(&found, &expected, 0) && agree(&found, &expected, 1) && agree(&found, &expected, 2);
+    bool all = true;
+    for (int i = 0; i < N_GRADIENTS; i++)
+        all = all && agree(&found, &expected, i, of->tolerance);
     const float before = found.gradients[0][0];
     memset(found.gradients[0], 0xff, found.counts[0] * sizeof before);
     run_backward(&found, rows, true);
-    all = all && agree(&found, &expected, 0) && found.gradients[0][0] == before;
+    all = all && agree(&found, &expected, 0, of->tolerance) && found.gradients[0][0] == before;
     destroy(&found);
     destroy(&expected);
     return all;
 }
 
 static bool check_shapes(const flash_kernel_t *const rows[2],
-                         const flash_kernel_t *const reference[2]) {
+                         const flash_kernel_t *const reference[2], const family_t *of) {
     for (size_t i = 0; i < sizeof SHAPES / sizeof SHAPES[0]; i++)
-        if (!check(rows, reference, &SHAPES[i])) {
+        if (!check(rows, reference, &SHAPES[i], of)) {
             printf("%s differs from the reference for shape %zu\n", flash_kernel_name(rows[0]), i);
             return false;
         }
@@ -193,19 +232,19 @@ static bool check_shapes(const flash_kernel_t *const rows[2],
 }
 
 int main(void) {
-    static const int32_t archs[] = {FLASH_ARCH_AVX2, FLASH_ARCH_AVX512, FLASH_ARCH_NEON};
     const flash_kernel_t *reference[2], *rows[2];
     int n_rows = 0, n_checked = 0, n_runnable;
-    if (find_rows(FLASH_ARCH_REFERENCE, reference, &n_runnable) != 2)
-        return 0; /* a build of other kernels */
-    for (size_t a = 0; a < sizeof archs / sizeof archs[0]; a++) {
-        n_rows += find_rows(archs[a], rows, &n_runnable);
+    for (size_t a = 0; a < sizeof FAMILIES / sizeof FAMILIES[0]; a++) {
+        const family_t *of = &FAMILIES[a];
+        if (find_rows(FLASH_ARCH_REFERENCE, of->dtype, reference, &n_runnable) != 2)
+            continue; /* a build of other kernels */
+        n_rows += find_rows(of->arch, of->dtype, rows, &n_runnable);
         if (n_runnable != 2)
             continue;
-        if (!check_shapes(rows, reference))
+        if (!check_shapes(rows, reference, of))
             return 1;
         n_checked++;
     }
-    printf("%d families agree with the reference\n", n_checked);
+    printf("%d rows of families agree with the reference\n", n_checked);
     return n_checked == 0 && n_rows > 0;
 }

@@ -205,9 +205,7 @@ static bool cpu_has_type(int32_t arch, int32_t dtype) {
 
 /* Families without gradients have no dropout either. */
 static int32_t cpu_features(int32_t arch) {
-    const bool trains = arch == FLASH_ARCH_REFERENCE || arch == FLASH_ARCH_AVX2 ||
-                        arch == FLASH_ARCH_AVX512 || arch == FLASH_ARCH_NEON;
-    return trains ? ALL_FEATURES : ALL_FEATURES & ~FLASH_FEATURE_DROPOUT;
+    return arch == FLASH_ARCH_AMX ? ALL_FEATURES & ~FLASH_FEATURE_DROPOUT : ALL_FEATURES;
 }
 
 /* Repeats the rules of the CPU families. */
