@@ -197,6 +197,36 @@ def test_jax_has_it_too() -> None:
     assert (np.asarray(found) == expected).all()
 
 
+def test_attention_reads_what_was_appended_by_page() -> None:
+    """New tokens are divided by the scales of the pages that they go to, and keys multiplied by
+    them again."""
+    rng = np.random.default_rng(4)
+    n_pages, size, batch, n = 9, 8, 3, 20
+    k, v = rng.standard_normal((2, batch, n, 2, 64)).astype(np.float32)
+    q = rng.standard_normal((batch, 2, 4, 64)).astype(np.float32)
+    k *= 2.0 ** (np.arange(n) // size * 4 - 4)[:, None, None]  # of another size in each page
+    pools = [np.zeros((n_pages, size, 2, 64), dtype_of(E4M3)) for _ in "kv"]
+    table = rng.permutation(n_pages).reshape(batch, 3).astype(np.int32)
+    scales = [np.ones((n_pages, 2), np.float32) for _ in "kv"]
+    for x, scale in zip((k, v), scales):
+        for b in range(batch):
+            for page, first in zip(table[b], range(0, n, size)):
+                scale[page] = np.abs(x[b, first : first + size]).max((0, 2)) / 448
+    of_pages = {"page_scales": True, "k_descale": scales[0], "v_descale": scales[1]}
+    where = {"page_table": table, **of_pages}
+    used = np.zeros(batch, np.int32)
+    flashattn.flash_kv_append(k, v, *pools, seqused_k=used, **where)
+    o = flashattn.flash_attn_func(q, *pools, seqused_k=used + n, **where)
+    rounded = [_rounded_by_page(x, table, scale) for x, scale in zip((k, v), scales)]
+    expected, _ = oracle.attention(q, *rounded)
+    np.testing.assert_allclose(o, expected, 2e-5, 2e-5)
+
+
+def _rounded_by_page(x: np.ndarray, table: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    of_tokens = scales[table].repeat(8, axis=1)[:, : x.shape[1], :, None]
+    return (x * (np.float32(1) / of_tokens)).astype(dtype_of(E4M3)).astype(np.float32) * of_tokens
+
+
 # ---- Refusals ----
 
 
