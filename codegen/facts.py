@@ -340,6 +340,7 @@ SM90_DECODE = Layout(
     "sm90_decode",
     shape=("B_r", "B_c", "n_warps"),
     words=(Word("stages", ("n_stages",), places=("N",)), _switch("ping_pong", "ping_pong")),
+    has_operand_dtype=True,
 )
 SM90_MLA = Layout(
     "sm90_mla",
@@ -599,7 +600,7 @@ _SM90_DECODE_RULES = {
     "d_head": Choice((64, 128, 256)),
     "B_r": Choice((64, 128)),
     "B_c": Choice((64, 128)),
-    "n_warps": Choice((8, 12)),
+    "n_warps": Choice((8, 12, 16)),
     "n_stages": Range(2, 4),
 }
 _SM90_MLA_RULES = {
@@ -645,7 +646,7 @@ FAMILIES = {
         _cuda(Arch.SM80_MLA, SM80_MLA, CUDA_TYPES, _SM80_MLA_RULES),
         _cuda(Arch.SM80_WIDE, SM80_WIDE, CUDA_TYPES, _SM80_WIDE_RULES),
         _cuda(Arch.SM90, SM90, SM90_TYPES, _SM90_RULES, ONLY_90, gradients=_SM90_GRADIENTS),
-        _cuda(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES, ONLY_90, VARLEN),
+        _cuda(Arch.SM90_DECODE, SM90_DECODE, SM90_TYPES, _SM90_DECODE_RULES, ONLY_90, VARLEN),
         _cuda(Arch.SM90_MLA, SM90_MLA, SM90_MLA_TYPES, _SM90_MLA_RULES, ONLY_90, VARLEN),
         _cuda(Arch.SM90_WIDE, SM90_WIDE, CUDA_TYPES, _SM90_WIDE_RULES, ONLY_90, VARLEN),
         _cuda(Arch.MIXED, MIXED, CUDA_TYPES, _MIXED_RULES, needed=VARLEN),

@@ -318,6 +318,29 @@ SM90_DECODE_SHIP_SHAPES = (
     (128, (128, 128), "stages_3+ping_pong"),
     (256, (64, 64), "stages_3"),
 )
+SM90_DECODE_SHIP_E4M3_SHAPES = (
+    (64, (64, 128), "stages_4"),
+    (64, (128, 128), "stages_4+ping_pong"),
+    (128, (64, 128), "stages_3"),
+    (128, (128, 128), "stages_2+ping_pong"),
+    (256, (64, 64), "stages_2"),
+)
+# These multiply e4m3 as such.
+SM90_DECODE_FP8_SHAPES = (
+    (64, (64, 128), "stages_4"),
+    (64, (128, 128), "stages_4+ping_pong"),
+    (128, (64, 128), "stages_4"),
+    (128, (128, 128), "stages_4+ping_pong"),
+    (128, (128, 128), "stages_4"),
+)
+# Tiles and stages of e4m3 that tuning compares with those at d_head 128.
+SM90_DECODE_TUNE_E4M3_SHAPES = (
+    (128, (64, 64), "stages_4"),
+    (128, (64, 128), "stages_2"),
+    (128, (128, 64), "stages_4+ping_pong"),
+    (128, (128, 64), "stages_4"),
+    (128, (128, 128), "stages_2"),
+)
 
 
 def cartesian(**values: Iterable[int]) -> list[Config]:
@@ -407,7 +430,7 @@ def tune_sm80_mla() -> list[Config]:
 
 
 def tune_sm90_fp8() -> list[Config]:
-    """Returns the rows of SM90 that multiply e4m3, which are not installed yet."""
+    """Returns the rows of SM90 and SM90_DECODE that multiply e4m3, which are not installed yet."""
     rows = (
         (FULL, "stages_3+overlap+ping_pong+persistent"),
         (FULL, "stages_3+overlap+persistent"),
@@ -433,7 +456,7 @@ def tune_sm90_fp8() -> list[Config]:
         if d_head in (64, 128) or "fixed" not in strategies
         if d_head in (64, 128) or features
         if d_head == 128 or features
-    ]
+    ] + _sm90_decode(Dtype.E4M3, SM90_DECODE_FP8_SHAPES, Dtype.E4M3)
 
 
 def _sm90_gradient(
@@ -658,8 +681,8 @@ def ship_sm80_wide() -> list[Config]:
     ]
 
 
-def sm90_warps(dtype: Dtype, B_r: int) -> int:
-    return computed("sm90_warps", Config(dtype=dtype, B_r=B_r))
+def sm90_warps(dtype: Dtype, B_r: int, operand_dtype: int = 0) -> int:
+    return computed("sm90_warps", Config(dtype=dtype, operand_dtype=operand_dtype, B_r=B_r))
 
 
 def _sm90(
@@ -708,22 +731,39 @@ def ship_sm90() -> list[Config]:
     return rows + converting + biased + counting
 
 
-def ship_sm90_decode() -> list[Config]:
-    """Returns the rows of each head dimension and B_r, contiguous and in pages; and those with
-    ALiBi and masks, of the larger B_r."""
-    plain = [
+def _sm90_decode(
+    dtype: Dtype, shapes: Iterable[tuple[int, tuple[int, int], str]], operand_dtype: int = 0
+) -> list[Config]:
+    """Returns a row of each shape, contiguous and in pages."""
+    return [
         replace(
             parse_config(
                 f"SM90_DECODE ({dtype.name}, {d_head}, {B_r}, {B_c}, "
-                f"{sm90_warps(dtype, B_r)}): {strategies}"
+                f"{sm90_warps(dtype, B_r, operand_dtype)}): {strategies}"
             ),
             features=features,
+            operand_dtype=operand_dtype,
         )
-        for dtype in (Dtype.FP16, Dtype.BF16)
-        for d_head, (B_r, B_c), strategies in SM90_DECODE_SHIP_SHAPES
+        for d_head, (B_r, B_c), strategies in shapes
         for features in (BASIC_FEATURES, PAGED_FEATURES)
     ]
-    return plain + _with_bias_of_most_rows(plain)
+
+
+def ship_sm90_decode() -> list[Config]:
+    """Returns the rows of each type, head dimension and B_r; and of 16 bits those with ALiBi and
+    masks, of the larger B_r."""
+    halves = [
+        config
+        for dtype in (Dtype.FP16, Dtype.BF16)
+        for config in _sm90_decode(dtype, SM90_DECODE_SHIP_SHAPES)
+    ]
+    converting = _sm90_decode(Dtype.E4M3, SM90_DECODE_SHIP_E4M3_SHAPES)
+    return halves + _with_bias_of_most_rows(halves) + converting
+
+
+def tune_sm90_decode() -> list[Config]:
+    """Returns what tuning compares with the rows of e4m3 that are installed."""
+    return _sm90_decode(Dtype.E4M3, SM90_DECODE_TUNE_E4M3_SHAPES)
 
 
 def ship_sm90_mla() -> list[Config]:
@@ -833,6 +873,7 @@ def all_sets() -> tuple[Config, ...]:
         *tune_sm90(),
         *tune_sm80_mla(),
         *tune_sm90_fp8(),
+        *tune_sm90_decode(),
         *tune_sm90_gradients(),
         *ship(),
     }
@@ -847,6 +888,7 @@ SETS = {
     "tune_sm90": tune_sm90,
     "tune_sm80_mla": tune_sm80_mla,
     "tune_sm90_fp8": tune_sm90_fp8,
+    "tune_sm90_decode": tune_sm90_decode,
     "tune_sm90_gradients": tune_sm90_gradients,
     "ship": ship,
     "pairs": pairs,

@@ -66,8 +66,9 @@ typedef struct decode_params {
     int32_t own_pieces;
     int32_t least_share;
     int32_t long_share;
-    int32_t row_parts;    /* of DECODE_MERGE_COLUMNS columns, which are merged by themselves */
-    uint32_t merge_parts; /* of the rows of all heads of the sequences that may be cut */
+    int32_t row_parts;      /* of DECODE_MERGE_COLUMNS columns, which are merged by themselves */
+    uint32_t merge_parts;   /* of the rows of all heads of the sequences that may be cut */
+    int32_t natural_scores; /* 1: maxima of partial results are in the exponent of e */
     int32_t natural_bias; /* 1: the unit of scores with a bias is that of common/natural_bias.cuh */
     flash_divider_t by_head_blocks;
     flash_divider_t by_row_tiles;

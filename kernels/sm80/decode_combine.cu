@@ -8,7 +8,6 @@
  */
 #include "common/bias.cuh"
 #include "common/decode/merge.cuh"
-#include "common/natural_bias.cuh"
 #include "common/ptx/dependent_launch.cuh"
 
 enum { PIECES_AT_ONCE = 8 };
@@ -47,8 +46,7 @@ merge_row(const decode_params_t &params, const merge_row_t &row, const decode_sp
 static __device__ __forceinline__ score_unit_t unit_of(const decode_params_t &params) {
     const flash_bias_t &bias = params.attention.bias;
     const score_unit_t before = score_unit_of<true>(params.attention);
-    return params.natural_bias ? natural_unit_after_bias(bias, before)
-                               : unit_after_bias(bias, before);
+    return params.natural_bias ? natural_unit_of_pieces(params) : unit_after_bias(bias, before);
 }
 
 extern "C" __global__ void __launch_bounds__(DECODE_WARP_THREADS *DECODE_COMBINE_WARPS)

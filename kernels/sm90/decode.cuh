@@ -8,6 +8,9 @@
  *       KV_LOAD_WARP   K by TMA         each copies 64 rows of Q, and multiplies them by wgmma:
  *       V_LOAD_WARP    V by TMA         S = Q K^T, P = softmax(S), O += P V
  *
+ * With K and V of e4m3, one warpgroup more is the converter (decode/convert.cuh); or, where they
+ * are multiplied as such, two warps of the producer transpose V (decode/transpose.cuh).
+ *
  * Tiles and barriers of K and V are those of sm90/block_state.cuh. A generated wrapper gives each
  * configuration its name:
  *
@@ -21,22 +24,27 @@
 #define FLASH_KERNELS_SM90_DECODE_CUH
 
 #include "common/ptx/dependent_launch.cuh"
+#include "sm90/decode/convert.cuh"
 #include "sm90/decode/load.cuh"
-#include "sm90/decode/queries.cuh"
 #include "sm90/decode/result.cuh"
-
-enum { V_LOAD_WARP = KV_LOAD_WARP + 1 };
+#include "sm90/decode/scaled_rows.cuh"
 
 /* Initialises the barriers of K and V, in one thread. */
 template <flash_config_t C> static __device__ __forceinline__ void initialize_rings() {
     block_state_t &state = block_state<C>();
     constexpr int consumer_warps = consumers<C> * warpgroup_warps;
     for (int i = 0; i < k_stages<C>; ++i) {
-        mbarrier_init(shared_address(&state.k_full[i]), 1);
+        mbarrier_init(shared_address(&k_arrival<C>(i)), 1);
+        if constexpr (converts<C>)
+            mbarrier_init(shared_address(&state.k_full[i]), changing_warps<C>);
         mbarrier_init(shared_address(&state.k_empty[i]), consumer_warps);
     }
     for (int i = 0; i < v_stages<C>; ++i) {
-        mbarrier_init(shared_address(&state.v_full[i]), 1);
+        mbarrier_init(shared_address(&v_arrival<C>(i, transposes<C>)), 1);
+        if constexpr (changing_warps < C >> 0)
+            mbarrier_init(shared_address(&state.v_full[i]), changing_warps<C>);
+        if constexpr (transposes<C>)
+            mbarrier_init(shared_address(&v_landing_empty<C>(i)), changing_warps<C>);
         mbarrier_init(shared_address(&state.v_empty[i]), consumer_warps);
     }
     mbarrier_init_fence();
@@ -50,6 +58,8 @@ produce(const sm90_decode_params_t &params, const decode_block_t &block, const k
         load_walk<C, TENSOR_K>(params, block, walk, k_stream<C>(params));
     else if (warp == V_LOAD_WARP)
         load_walk<C, TENSOR_V>(params, block, walk, v_stream<C>(params));
+    else if constexpr (transposes<C>)
+        transpose_walk<C>(walk, warp - FIRST_TRANSPOSE_WARP);
 }
 
 template <flash_config_t C>
@@ -58,15 +68,21 @@ consume(const decode_params_t &params, const decode_block_t &block, const key_wa
     const score_unit_t unit = score_unit_of<has_softcap<C>>(params.attention);
     row_state<C> rows;
     start_rows<C>(rows);
-    copy_queries<C>(params, block);
+    copy_scaled_queries<C>(params, block);
     rows.sink = load_row_sink<C>(params, block);
     const tile_bias<C> bias = find_tile_bias<C>(params, block, unit);
     named_barrier_sync(CONSUMER_BARRIER + rows.number, SM90_WARPGROUP_THREADS);
     if constexpr (q_in_registers<C>)
         load_queries<C>(rows.q);
-    compute_walk<C>(rows, params, block, walk, bias, unit);
-    finish_rows<C>(params, block, rows, softmax_unit<C>(bias, unit));
+    const score_units<C> units = units_of_rows<C>(params, block, unit);
+    compute_walk<C>(rows, params, block, walk, bias, units);
+    finish_scales<C>(rows, units);
+    finish_rows<C>(params, block, rows, unit_of_maxima<C>(bias, unit));
 }
+
+/* One consumer without a converter has enough registers as it is. */
+template <flash_config_t C>
+constexpr bool moves_registers = block_threads<C> > 2 * SM90_WARPGROUP_THREADS;
 
 template <flash_config_t C>
 static __device__ __forceinline__ void sm90_decode(const sm90_decode_params_t &params) {
@@ -80,18 +96,24 @@ static __device__ __forceinline__ void sm90_decode(const sm90_decode_params_t &p
     }
     if (!find_block<C>(params.cut, *(cut_scratch<C> *)shared_memory, block))
         return;
+    if constexpr (multiplies_e4m3<C>)
+        write_ones<C>();
     if (threadIdx.x == 0) {
         initialize_rings<C>();
         record_split(params.cut, block);
     }
     __syncthreads();
     const key_walk_t walk = find_walk<C>(params.cut, block);
-    if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
-        if constexpr (consumers < C >> 1)
+    if (converts<C> && threadIdx.x >= first_converter<C>) {
+        release_registers<converter_registers>();
+        if constexpr (converts<C>)
+            convert_walk<C>(walk);
+    } else if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
+        if constexpr (moves_registers<C>)
             acquire_registers<consumer_registers<C>>();
         consume<C>(params.cut, block, walk);
     } else {
-        if constexpr (consumers < C >> 1) /* one consumer has enough as it is */
+        if constexpr (moves_registers<C>)
             release_registers<producer_registers<C>>();
         produce<C>(params, block, walk);
     }

@@ -6,7 +6,6 @@
  * once without results before the pieces exist.
  */
 #include "common/decode/merge.cuh"
-#include "common/natural_bias.cuh"
 #include "common/ptx/dependent_launch.cuh"
 
 enum { PIECES_AT_ONCE = 4 };
@@ -23,8 +22,7 @@ static __device__ __forceinline__ void merge_row(const decode_params_t &params,
 extern "C" __global__ void __launch_bounds__(DECODE_WARP_THREADS *DECODE_COMBINE_WARPS)
     flash_sm90_decode_combine(const __grid_constant__ decode_params_t params) {
     const uint32_t warp = threadIdx.x / DECODE_WARP_THREADS;
-    const score_unit_t unit =
-        natural_unit_after_bias(params.attention.bias, score_unit_of<true>(params.attention));
+    const score_unit_t unit = natural_unit_of_pieces(params);
     bool complete = false;
     uint32_t index = blockIdx.x * DECODE_COMBINE_WARPS + warp;
     if (index >= params.merge_parts)

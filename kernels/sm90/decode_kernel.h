@@ -21,9 +21,23 @@ typedef struct sm90_decode_params {
     sm90_paging_t paging;
 } sm90_decode_params_t;
 
+/* Says whether maxima of partial results are in the exponent of e: where rows have units of their
+ * own. */
+SM90_CONSTANT int32_t sm90_decode_leaves_natural_maxima(const flash_config_t *c) {
+    return c->arch == FLASH_ARCH_SM90_DECODE && flash_has_scales(c);
+}
+
 /* The rules among fields (common/rules.h). */
 #define SM90_DECODE_FWD_RULES(X, c)                                                                \
     SM90_WARP_RULES(X, c)                                                                          \
+    SM90_CONVERTER_RULES(X, c)                                                                     \
+    X(!flash_multiplies_e4m3(c) || ((c)->B_c == 128 && (c)->d_head <= 128),                        \
+      "B_c is %d and d_head %d: where products are of e4m3, B_c is 128, and d_head 64 or 128",     \
+      (c)->B_c, (c)->d_head)                                                                       \
+    X(!flash_multiplies_e4m3(c) || ((c)->features & FLASH_FEATURE_BIAS) == 0,                      \
+      "operand_dtype is e4m3: no row with bias has it")                                            \
+    X(!flash_converts(c) || ((c)->features & FLASH_FEATURE_BIAS) == 0,                             \
+      "features has bias, which SM90_DECODE kernels that convert K and V do not add")              \
     SM90_CONSUMER_RULES(X, c)
 
 #endif

@@ -151,7 +151,8 @@ SM90_CONSTANT int32_t sm90_warps(const flash_config_t *c) {
 /* Producer, converter and consumers share the 64K registers of a multiprocessor, in eights: what
  * loads needs few. */
 SM90_CONSTANT int32_t sm90_producer_registers(const flash_config_t *c) {
-    return sm90_consumers(c) == 3 || flash_multiplies_e4m3(c) ? 32 : 40;
+    return sm90_consumers(c) == 3 || (flash_multiplies_e4m3(c) && c->arch == FLASH_ARCH_SM90) ? 32
+                                                                                              : 40;
 }
 
 SM90_CONSTANT int32_t sm90_converter_registers(void) {
@@ -159,10 +160,10 @@ SM90_CONSTANT int32_t sm90_converter_registers(void) {
 }
 
 SM90_CONSTANT int32_t sm90_consumer_registers(const flash_config_t *c) {
-    return flash_converts(c)          ? 208
-           : sm90_consumers(c) == 3   ? 160
-           : flash_multiplies_e4m3(c) ? 240
-                                      : 232;
+    return flash_converts(c)                                        ? 208
+           : sm90_consumers(c) == 3                                 ? 160
+           : flash_multiplies_e4m3(c) && c->arch == FLASH_ARCH_SM90 ? 240
+                                                                    : 232;
 }
 
 /* Counts the registers that a consumer needs beside scores, probabilities, O and fragments of Q. In
@@ -222,6 +223,11 @@ SM90_CONSTANT int32_t sm90_v_bytes(const flash_config_t *c) {
                                     : sm90_tile_bytes(c, c->B_c, sm90_d_head_v(c));
 }
 
+/* Returns the bytes in which a block of V lies beside its stage, until it is transposed. */
+SM90_CONSTANT int32_t sm90_v_landing_bytes(const flash_config_t *c) {
+    return c->arch == FLASH_ARCH_SM90_DECODE && flash_multiplies_e4m3(c) ? sm90_v_bytes(c) : 0;
+}
+
 /* Counts the panels of O, unless it is fp32. */
 SM90_CONSTANT int32_t sm90_o_panels(const flash_config_t *c) {
     return (sm90_d_head_v(c) * sm90_o_element_bytes(c) + SM90_PANEL_BYTES - 1) / SM90_PANEL_BYTES;
@@ -245,7 +251,8 @@ SM90_CONSTANT int32_t sm90_state_bytes(const flash_config_t *c) {
 /* Returns the bytes that a block needs at least: Q, n_stages blocks of K and of V, and the block's
  * state. */
 SM90_CONSTANT int32_t sm90_min_shared_bytes(const flash_config_t *c) {
-    return sm90_q_bytes(c) + c->n_stages * (sm90_k_bytes(c) + sm90_v_bytes(c)) +
+    return sm90_q_bytes(c) +
+           c->n_stages * (sm90_k_bytes(c) + sm90_v_bytes(c) + sm90_v_landing_bytes(c)) +
            sm90_state_bytes(c);
 }
 

@@ -22,6 +22,19 @@ TEST(chunks_over_long_caches_are_cut_into_pieces) {
         }
 }
 
+TEST(chunks_over_caches_of_e4m3_are_cut_too) {
+    static const int32_t types[] = {FLASH_DTYPE_FP16, FLASH_DTYPE_BF16};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        problem_t p = chunk_problem(1, 128, 8192, FLASH_FEATURE_CAUSAL);
+        p.dtype = p.params.v_dtype = FLASH_DTYPE_E4M3;
+        p.params.q_dtype = p.params.o_dtype = types[i];
+        const flash_config_t *config = &selected(&p, &hopper)->config;
+        assert_int_equal(config->arch, FLASH_ARCH_SM90_DECODE);
+        assert_int_equal(config->dtype, FLASH_DTYPE_E4M3);
+        assert_int_equal(config->B_r, 128);
+    }
+}
+
 /* Rows of SM90_DECODE have one head dimension. */
 TEST(chunks_with_a_d_head_v_are_cut_too) {
     static const int32_t cases[][3] = {{64, 128, 128}, {128, 64, 128}, {128, 256, 256}};

@@ -18,6 +18,8 @@ SM90 = parse_config(
     "+fixed_reference"
 )
 CHUNKS = parse_config("SM90_DECODE (BF16, 128, 128, 128, 12): stages_3+ping_pong+varlen+paged")
+CONVERTING_CHUNKS = {"dtype": 4, "n_warps": 16, "n_stages": 2}
+MULTIPLYING_CHUNKS = {"dtype": 4, "operand_dtype": 4, "n_stages": 4}
 DECODE = parse_config("SM80_DECODE (FP16, 128, 16, 16, 4): stages_3+varlen+paged")
 MIXED = parse_config("MIXED (FP16, 256, 16): varlen")
 SM80 = parse_config("(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer")
@@ -408,6 +410,8 @@ def test_worth_building(change, expected):
         {"B_c": 64, "n_stages": 4},
         {"ping_pong": 0},
         *({"features": features} for features in (8, 15, 24, 31, 63)),
+        CONVERTING_CHUNKS,
+        MULTIPLYING_CHUNKS,
     ],
 )
 def test_legal_for_sm90_decode(change):
@@ -417,11 +421,28 @@ def test_legal_for_sm90_decode(change):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"dtype": 4}, "dtype is 4: the family has no such value"),
+        ({"dtype": 5}, "dtype is 5: the family has no such value"),
         ({"d_head": 192}, "d_head is 192: the family has no such value"),
         ({"B_r": 192}, "B_r is 192: the family has no such value"),
         ({"B_c": 96}, "B_c is 96: the family has no such value"),
-        ({"n_warps": 16}, "n_warps is 16: the family has no such value"),
+        ({"n_warps": 4}, "n_warps is 4: the family has no such value"),
+        (
+            {"dtype": 4},
+            "n_warps is 12: 16 with B_r 128 and this dtype, of which 8 multiply",
+        ),
+        (
+            {**CONVERTING_CHUNKS, "features": 63},
+            "features has bias, which SM90_DECODE kernels that convert K and V do not add",
+        ),
+        (
+            {**MULTIPLYING_CHUNKS, "B_c": 64},
+            "B_c is 64 and d_head 128: where products are of e4m3, B_c is 128, and d_head 64 or "
+            "128",
+        ),
+        (
+            {**MULTIPLYING_CHUNKS, "features": 63},
+            "operand_dtype is e4m3: no row with bias has it",
+        ),
         (
             {"n_warps": 8},
             "n_warps is 8: 12 with B_r 128 and this dtype, of which 8 multiply",

@@ -19,11 +19,13 @@ from problems import AttentionProblem, make_inputs
 ALLOWED = 1.1
 LSE_ERROR, LSE_OF_SCORE = 2e-3, 2.0**-12
 O_TYPES = ("float16", "bfloat16", "float32")
-ROWS = [
+_ALL = [
     kernel.config
     for kernel in cuda_kernels()
     if kernel.is_runnable and kernel.config.operand_dtype == DType.E4M3
 ]
+ROWS = [config for config in _ALL if not config.features & Feature.PAGED]
+PAGED = [config for config in _ALL if config.features & Feature.PAGED]
 every_row = pytest.mark.parametrize("config", ROWS, ids=str)
 
 
@@ -86,7 +88,16 @@ def check(
     p: AttentionProblem, config: flashattn.Config, inputs: list[np.ndarray] | None = None
 ) -> None:
     """Asserts what docs/numerics.md says of products in FP8."""
-    o, lse = run(p, [upload(x) for x in inputs or make_inputs(p)], config)
+    assert_keeps(*run(p, [upload(x) for x in inputs or make_inputs(p)], config), p, config, inputs)
+
+
+def assert_keeps(
+    o: np.ndarray,
+    lse: np.ndarray,
+    p: AttentionProblem,
+    config: flashattn.Config,
+    inputs: list[np.ndarray] | None = None,
+) -> None:
     of_any_type = replace(p, o_dtype="float32")
     expected = _expected_of(inputs, p) if inputs else _expected(of_any_type)
     exact, exact_lse, rounded = expected
@@ -116,6 +127,35 @@ def test_row_agrees_with_the_oracle(name: str, o: str, config: flashattn.Config)
     p = _of_row(PROBLEMS[name], config, o)
     if _serves(p, config):
         check(p, config)
+
+
+@pytest.mark.skipif(not PAGED, reason="no row reads pages")
+@pytest.mark.parametrize("config", PAGED, ids=str)
+@pytest.mark.parametrize("page_size", [64, 16, 5])
+def test_pages_hold_the_same_keys(page_size: int, config: flashattn.Config) -> None:
+    """Keys of sequences of several lengths lie in pages in any order, among NaNs."""
+    used = (1000, 0, 333)
+    p = _of_row(_problem(3, 40, 1000, 8, 2, causal=True, seqused_k=used), config, "bfloat16")
+    q, k, v = (upload(x) for x in make_inputs(p))
+    of_sequence = -(-1000 // page_size)
+    order = torch.randperm(3 * of_sequence, device="cuda", dtype=torch.int32)
+    pools = [torch.full((3 * of_sequence, page_size, *x.shape[2:]), 0x7F, dtype=torch.uint8,
+                        device="cuda") for x in (k, v)]  # fmt: skip
+    for b, length in enumerate(used):
+        for key in range(0, length, page_size):
+            page = order[b * of_sequence + key // page_size]
+            rows = min(length - key, page_size)
+            for pool, x in zip(pools, (k, v)):
+                pool[page, :rows] = x[b, key : key + rows].view(torch.uint8)
+    k, v = (pool.view(k.dtype) for pool in pools)
+    lengths = torch.tensor(used, dtype=torch.int32, device="cuda")
+    table = order.view(3, of_sequence)
+    o, lse = flashattn.flash_attn_func(
+        q, k, v, causal=True, page_table=table, seqused_k=lengths, out_dtype="bfloat16",
+        return_lse=True, config=config,
+    )  # fmt: skip
+    values = o.float().cpu().numpy()
+    assert_keeps(values, lse.cpu().numpy(), p, config)
 
 
 @every_row

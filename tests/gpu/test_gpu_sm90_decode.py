@@ -22,6 +22,7 @@ from gpu_problems import (
     run,
     same_bits,
 )
+from memory import E4M3
 from problems import AttentionProblem
 
 ROWS, DENSE = CHUNKS.rows, CHUNKS.dense
@@ -144,3 +145,9 @@ def test_selection_takes_these_rows_where_others_leave_the_device_idle() -> None
     assert arch(8, 16, 4096, 32, 8, causal=True) == Arch.SM90_DECODE
     assert arch(8, 8, 4096, 32, 8, causal=True) == Arch.SM80_DECODE
     assert arch(1, 2048, 2048, 32, 8, causal=True) == Arch.SM90
+
+
+def test_selection_takes_rows_of_e4m3_too() -> None:
+    p = AttentionProblem(1, 128, 8192, 32, 8, 128, E4M3, "bfloat16", "bfloat16", causal=True)
+    config = flashattn.select_config(*device_inputs(p), causal=True).config
+    assert (config.arch, config.dtype) == (Arch.SM90_DECODE, flashattn.DType.E4M3)

@@ -234,10 +234,10 @@ def _local_memory(config: flashattn.Config) -> int:
     warps, which have few registers beside three warpgroups that multiply, or which schedule a
     ragged batch or read pages, more where a mask is to be looked at, and with warps that convert,
     where O takes half of the registers, of latent tokens a few more; in SM90_DECODE where it adds
-    ALiBi or a mask; in SM90_WIDE ends of ranges, and with a converter some of what a thread carries
-    from block to block; and a register or two where a row has softcap, or four in SM90, whose rows
-    with softcap have windows and chunks, eight of d_head 128 and 192: ends of ranges, of which
-    loops read one per block."""
+    ALiBi or a mask, and with a converter but at d_head 128; in SM90_WIDE ends of ranges, and with a
+    converter some of what a thread carries from block to block; and a register or two where a row
+    has softcap, or four in SM90, whose rows with softcap have windows and chunks, eight of d_head
+    128 and 192: ends of ranges, of which loops read one per block."""
     if config.arch == Arch.SM80_DECODE:
         return 0
     if config.arch == Arch.SM80_WIDE:  # its PTX on 9.0; its machine code of 8.0 spills nothing
@@ -257,6 +257,8 @@ def _local_memory(config: flashattn.Config) -> int:
         return 32 if is_paged or has_many_ranges else 24
     if config.dtype == DType.LATENT_E4M3:
         return 16
+    if config.arch == Arch.SM90_DECODE and config.dtype == DType.E4M3:
+        return 8 if config.d_head == 128 else 32
     if config.arch == Arch.SM90_WIDE:
         return 64 if config.dtype == DType.E4M3 else 24
     if Feature.SOFTCAP in Feature(config.features):
@@ -287,7 +289,8 @@ def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
     keys = config.n_stages * config.B_c
     if config.operand_dtype == DType.E4M3:  # V is transposed, and O has two bytes
         columns = -(-config.d_head // 128) * 128
-        least = columns * (config.B_r + keys) + config.d_head * keys
+        blocks_of_v = 2 if config.arch == Arch.SM90_DECODE else 1  # landed, and transposed
+        least = columns * (config.B_r + keys) + blocks_of_v * config.d_head * keys
         return least, least + 4096 + columns * config.B_r + 2 * config.d_head * config.B_r
     columns, columns_of_v = (
         -(-x // 64) * 64 for x in (config.d_head, config.d_head_v or config.d_head)

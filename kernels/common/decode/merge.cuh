@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_COMMON_DECODE_MERGE_CUH
 
 #include "common/decode/store.cuh"
+#include "common/natural_bias.cuh"
 
 /* A part of a row that may be merged, as far as the host's plan says. */
 typedef struct merge_row {
@@ -95,6 +96,14 @@ static __device__ __forceinline__ row_sum_t add_pieces(const decode_params_t &pa
         sum.weight.sum += weight[i].sum * factor;
     }
     return sum;
+}
+
+/* Returns the unit of maxima that kernels of SM90 families have left. */
+static __device__ __forceinline__ score_unit_t
+natural_unit_of_pieces(const decode_params_t &params) {
+    return params.natural_scores ? natural_biased_unit()
+                                 : natural_unit_after_bias(params.attention.bias,
+                                                           score_unit_of<true>(params.attention));
 }
 
 static __device__ __forceinline__ row_sum_t empty_sum() {

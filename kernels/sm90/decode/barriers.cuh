@@ -17,12 +17,24 @@ template <flash_config_t C> static __device__ __forceinline__ void meet_consumer
     named_barrier_sync(CONSUMERS_BARRIER, consumer_threads<C>);
 }
 
-/* Threads of the converter and the consumers meet where these read what it has stored otherwise
+/* Where products of decode kernels are of e4m3, warps of the producer transpose V
+ * (decode/transpose.cuh). */
+enum { TRANSPOSE_WARPS = 2 };
+template <flash_config_t C> constexpr bool transposes = multiplies_e4m3<C>;
+
+/* So many warps make of a block that has landed what is multiplied. */
+template <flash_config_t C>
+constexpr int changing_warps = converts<C>     ? (int)warpgroup_warps
+                               : transposes<C> ? (int)TRANSPOSE_WARPS
+                                               : 0;
+
+/* Threads of these warps and the consumers meet where these read what it has stored otherwise
  * than by wgmma. The barrier at which each of its warps arrives would do, but racecheck does not
  * see that it stands for all lanes. */
 template <flash_config_t C> static __device__ __forceinline__ void meet_converter() {
-    if constexpr (converts<C>)
-        named_barrier_sync(CONVERTED_BARRIER, consumer_threads<C> + SM90_WARPGROUP_THREADS);
+    if constexpr (changing_warps < C >> 0)
+        named_barrier_sync(CONVERTED_BARRIER,
+                           consumer_threads<C> + changing_warps<C> * warp_threads);
 }
 
 /* One warp loads K, and another V, unless V lies in K. */

@@ -22,6 +22,7 @@ template <flash_config_t C> struct row_state {
     score_tile<C> s;
     probability_tile<C> p;
     output_tile<C> o;
+    [[no_unique_address]] second_level_of<C> second;
     query_fragments<C> q;
     softmax_state_t softmax;
     ring_t k;
@@ -33,6 +34,8 @@ template <flash_config_t C> struct row_state {
 template <flash_config_t C> static __device__ __forceinline__ void start_rows(row_state<C> &rows) {
     rows.o = output_tile<C>{};
     rows.softmax = softmax_state_t{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+    if constexpr (multiplies_e4m3<C>)
+        rows.second.weight[0] = rows.second.weight[1] = 0.0f;
     rows.k = rows.v = ring_t{0, 0};
     rows.number = consumers<C> > 1 ? consumer_number() : 0;
 }
@@ -72,7 +75,10 @@ static __device__ __forceinline__ void issue_block_scores(row_state<C> &rows) {
 
 template <flash_config_t C>
 static __device__ __forceinline__ void issue_block_output(row_state<C> &rows) {
-    issue_output<C>(rows.o, rows.p, rows.v.stage);
+    if constexpr (multiplies_e4m3<C>)
+        issue_part<C, 0>(rows.second, rows.p, rows.v.stage);
+    else
+        issue_output<C>(rows.o, rows.p, rows.v.stage);
 }
 
 template <flash_config_t C>
@@ -84,9 +90,20 @@ static __device__ __forceinline__ void finish_scores(row_state<C> &rows) {
 
 template <flash_config_t C>
 static __device__ __forceinline__ void finish_output(row_state<C> &rows) {
-    pin_accumulators(rows.o.o);
+    if constexpr (multiplies_e4m3<C>)
+        add_second_level<C>(rows.o, rows.second, rows.p, rows.v.stage);
+    else
+        pin_accumulators(rows.o.o);
     release(block_state<C>().v_empty[rows.v.stage]);
     step<v_stages<C>>(rows.v);
+}
+
+/* Rescales the weights of rows whose P is of e4m3. */
+template <flash_config_t C>
+static __device__ __forceinline__ void rescale_row_weights(row_state<C> &rows,
+                                                           const rescale_t &past) {
+    if constexpr (multiplies_e4m3<C>)
+        rescale_weights<C>(rows.second, past);
 }
 
 /* Finishes the products of scores, caps them, adds the bias and hides keys in holes. POLYNOMIAL: as
@@ -94,7 +111,7 @@ static __device__ __forceinline__ void finish_output(row_state<C> &rows) {
 template <flash_config_t C, bool POLYNOMIAL>
 static __device__ __forceinline__ void complete_scores(row_state<C> &rows, const tile_bias<C> &bias,
                                                        int32_t first_key,
-                                                       const score_unit_t &unit) {
+                                                       const score_units<C> &unit) {
     if constexpr (hides_holes<C>) {
         const flash_bias_t &of_call = bias.params.attention.bias;
         const unhidden_columns<C> unhidden = take_holes_of_stage<C>(of_call, rows.k.stage);
@@ -112,7 +129,8 @@ static __device__ __forceinline__ void complete_scores(row_state<C> &rows, const
 /* Waits for K, and computes the scores of the next block, with softcap and bias. */
 template <flash_config_t C>
 static __device__ __forceinline__ void compute_scores(row_state<C> &rows, const tile_bias<C> &bias,
-                                                      int32_t first_key, const score_unit_t &unit) {
+                                                      int32_t first_key,
+                                                      const score_units<C> &unit) {
     await_k<C>(rows);
     issue_block_scores<C>(rows);
     wgmma_wait<0>();
@@ -122,10 +140,11 @@ static __device__ __forceinline__ void compute_scores(row_state<C> &rows, const 
 /* Turns the scores of the block from first_key on into P, when no product is under way. */
 template <flash_config_t C>
 static __device__ __forceinline__ void weigh(row_state<C> &rows, const tile_bias<C> &bias,
-                                             int32_t first_key, const score_unit_t &unit) {
+                                             int32_t first_key, const score_units<C> &unit) {
     const rescale_t past = raise_tile_max<C>(rows.softmax, rows.s, bias, first_key, unit);
     exponentiate<C>(rows.s, rows.softmax, softmax_unit<C>(bias, unit));
     rescale_output<C>(rows.o, past);
+    rescale_row_weights<C>(rows, past);
     round_probabilities<C>(rows.p, rows.s);
 }
 
@@ -143,7 +162,7 @@ static __device__ __forceinline__ void compute_output(row_state<C> &rows) {
 template <flash_config_t C>
 static __device__ __forceinline__ void next_whole_block(row_state<C> &rows,
                                                         const tile_bias<C> &bias, int32_t first_key,
-                                                        const score_unit_t &unit) {
+                                                        const score_units<C> &unit) {
     await_k<C>(rows);
     await_turn<C>(rows);
     issue_block_scores<C>(rows);
@@ -158,22 +177,23 @@ static __device__ __forceinline__ void next_whole_block(row_state<C> &rows,
     wgmma_wait<0>();
     finish_output<C>(rows);
     rescale_output_if_needed<C>(rows.o, past);
+    rescale_row_weights<C>(rows, past);
     round_probabilities<C>(rows.p, rows.s);
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void
 compute_whole_blocks(row_state<C> &rows, const key_walk_t &walk, const tile_bias<C> &bias,
-                     const score_unit_t &unit) {
-    const int32_t count = whole_blocks(walk);
-    if (count <= 0)
+                     const score_units<C> &unit) {
+    const int32_t count = whole_blocks(walk), first = shown_from<C>(walk, 0);
+    if (first >= count)
         return;
     if (rows.number == 1)
         pass_turn<C>(rows); /* the first one is consumer 0's */
-    compute_scores<C>(rows, bias, nth_key<C>(walk, 0), unit);
-    weigh<C>(rows, bias, nth_key<C>(walk, 0), unit);
+    compute_scores<C>(rows, bias, nth_key<C>(walk, first), unit);
+    weigh<C>(rows, bias, nth_key<C>(walk, first), unit);
 #pragma unroll 1
-    for (int32_t n = 1; n < count; ++n)
+    for (int32_t n = shown_from<C>(walk, first + 1); n < count; n = shown_from<C>(walk, n + 1))
         next_whole_block<C>(rows, bias, nth_key<C>(walk, n), unit);
     await_v<C>(rows);
     compute_output<C>(rows);
@@ -201,12 +221,14 @@ static __device__ __forceinline__ void hide_keys(score_tile<C> &s, const row_key
 template <flash_config_t C>
 static __device__ __forceinline__ void
 compute_cut_block(row_state<C> &rows, const row_keys_t &keys, const tile_bias<C> &bias,
-                  int32_t first_key, const score_unit_t &unit) {
+                  int32_t first_key, const score_units<C> &unit) {
     compute_scores<C>(rows, bias, first_key, unit);
     hide_keys<C>(rows.s, keys, first_key);
     weigh<C>(rows, bias, first_key, unit);
     await_v<C>(rows);
+    meet_converter<C>();
     sanitise_v<C>(rows.o.o, 0, v_tile<C>(rows.v.stage), keys, first_key);
+    meet_converter<C>();
     compute_output<C>(rows);
 }
 
@@ -214,11 +236,12 @@ compute_cut_block(row_state<C> &rows, const row_keys_t &keys, const tile_bias<C>
 template <flash_config_t C>
 static __device__ __forceinline__ void
 compute_walk(row_state<C> &rows, const decode_params_t &params, const decode_block_t &block,
-             const key_walk_t &walk, const tile_bias<C> &bias, const score_unit_t &unit) {
+             const key_walk_t &walk, const tile_bias<C> &bias, const score_units<C> &unit) {
     compute_whole_blocks<C>(rows, walk, bias, unit);
     const row_keys_t keys = find_row_keys(params, block, walk, tile_row(0));
 #pragma unroll 1
-    for (int32_t n = whole_blocks(walk); n < walk.blocks; ++n)
+    for (int32_t n = shown_from<C>(walk, whole_blocks(walk)); n < walk.blocks;
+         n = shown_from<C>(walk, n + 1))
         compute_cut_block<C>(rows, keys, bias, nth_key<C>(walk, n), unit);
 }
 

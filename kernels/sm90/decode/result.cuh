@@ -1,8 +1,11 @@
 /*
  * At the end of a piece its O and LSE are stored, or a partial result for the kernel that merges
- * pieces. Each warp lays half of the columns of its sixteen rows over its rows of Q, in fp32,
- * stores them row by row, and then the other half. Stores from registers would be many more
- * instructions, each of which is used once and comes from memory.
+ * pieces.
+ *
+ * For O each warp lays some of the columns of its sixteen rows over its rows of Q, in fp32, stores
+ * them row by row, and then the next. Stores from registers would be many more instructions,
+ * each of which is used once and comes from memory. Partial results leave from registers: four
+ * lanes store 32 bytes of a row, by one instruction for each eight columns.
  */
 #ifndef FLASH_KERNELS_SM90_DECODE_RESULT_CUH
 #define FLASH_KERNELS_SM90_DECODE_RESULT_CUH
@@ -10,9 +13,10 @@
 #include "common/decode/store.cuh"
 #include "sm90/decode/consumer.cuh"
 
-/* Columns that lie over Q at a time, of elements twice as large; 16-byte chunks of them per row;
- * rows that a warp stores at a time. */
-template <flash_config_t C> constexpr int laid_columns = C.d_head / 2;
+/* Columns that lie over Q at a time, of larger elements; 16-byte chunks of them per row; rows that
+ * a warp stores at a time. */
+template <flash_config_t C>
+constexpr int laid_columns = C.d_head *element_bytes<C> / (int)sizeof(float);
 template <flash_config_t C> constexpr int laid_chunks = laid_columns<C> / 4;
 template <flash_config_t C> constexpr int rows_at_once = warp_threads / laid_chunks<C>;
 
@@ -23,7 +27,7 @@ static __device__ __forceinline__ uint32_t laid_place(int row, int chunk) {
            (chunk % 8 ^ row % 8) * SM90_CHUNK_BYTES;
 }
 
-/* Lays columns of the warp's rows over Q: half `part` of all. */
+/* Lays columns of the warp's rows over Q: part `part` of all. */
 template <flash_config_t C>
 static __device__ __forceinline__ void lay_columns(const output_tile<C> &o, int part) {
 #pragma unroll
@@ -80,7 +84,7 @@ finish_columns(const decode_params_t &params, const decode_block_t &block, int r
         params.partial_weights[partial] = weight;
 }
 
-/* Stores the columns that the warp has laid over Q: half `part` of all. */
+/* Stores the columns that the warp has laid over Q: part `part` of all. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 store_columns(const decode_params_t &params, const decode_block_t &block, const row_state<C> &rows,
@@ -94,14 +98,34 @@ store_columns(const decode_params_t &params, const decode_block_t &block, const 
                           sink_of_row<C>(rows, row), unit);
 }
 
+/* Stores the partial result of the thread's two rows. Those past the tile's end have room too, and
+ * nobody reads them. */
+template <flash_config_t C>
+static __device__ __forceinline__ void store_partial_rows(const decode_params_t &params,
+                                                          const row_state<C> &rows) {
+    const int64_t first = find_slot<C>(params) * C.B_r + tile_row(0);
+    float *const o = params.partial_o + first * d_head_v<C> + tile_column();
+#pragma unroll
+    for (int i = 0; i < output_registers<C>; i += 2)
+        *(float2 *)(o + i / 2 % 2 * 8 * d_head_v<C> + i / 4 * 8) = {rows.o.o[i], rows.o.o[i + 1]};
+    if (threadIdx.x % 4 == 0)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+            params.partial_weights[first + 8 * half] = {rows.softmax.max[half],
+                                                        rows.softmax.sum[half]};
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void finish_rows(const decode_params_t &params,
                                                    const decode_block_t &block, row_state<C> &rows,
                                                    const score_unit_t &unit) {
-    finish_sums(rows.softmax);
+    if (!is_whole(block.piece)) {
+        store_partial_rows<C>(params, rows);
+        return;
+    }
     named_barrier_sync(CONSUMER_BARRIER + rows.number, SM90_WARPGROUP_THREADS);
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
+    for (int part = 0; part < C.d_head / laid_columns<C>; ++part) {
         lay_columns<C>(rows.o, part);
         __syncwarp();
         store_columns<C>(params, block, rows, part, unit);

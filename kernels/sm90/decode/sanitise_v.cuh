@@ -11,7 +11,7 @@
 #include "sm90/decode/walk.cuh"
 
 template <flash_config_t C>
-constexpr int thread_value_chunks = v_bytes<C> / SM90_CHUNK_BYTES / consumer_threads<C>;
+constexpr int thread_value_chunks = value_bytes<C> / SM90_CHUNK_BYTES / consumer_threads<C>;
 
 /* Returns the address of the thread's i-th chunk of a tile of V. Together the consumers have all
  * chunks. */
@@ -41,9 +41,19 @@ template <flash_config_t C> static __device__ __forceinline__ void zero_non_fini
     async_proxy_fence();
 }
 
+/* Returns the byte of a column at a key, in a tile that lies transposed (fp8/products.cuh). */
+static __device__ __forceinline__ uint32_t load_transposed_value(uint32_t tile, int key,
+                                                                 int column) {
+    const int in_chunk = key % 8 / 2 * 4 + key / 8 % 2 * 2 + key % 2;
+    return shared_load_8(tile + column * SM90_PANEL_BYTES +
+                         (key / 16 ^ column % 8) * SM90_CHUNK_BYTES + in_chunk);
+}
+
 /* Returns the element of V in a column, at a key of the tile. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t load_value(uint32_t tile, int key, int column) {
+    if constexpr (multiplies_e4m3<C>)
+        return load_transposed_value(tile, key, column);
     const int in_panel = column % panel_elements<C>;
     const int chunk = in_panel / chunk_elements<C> ^ key % (SM90_PANEL_BYTES / SM90_CHUNK_BYTES);
     return shared_load_16(tile + column / panel_elements<C> * kv_panel_bytes<C> +
@@ -55,6 +65,10 @@ static __device__ __forceinline__ uint32_t load_value(uint32_t tile, int key, in
 template <int DTYPE> static __device__ __forceinline__ float non_finite_value(uint32_t element) {
     const float magnitude = (element & 0x7fffu) == dtype_exponent_bits(DTYPE) ? INFINITY : NAN;
     return element & 0x8000u ? -magnitude : magnitude;
+}
+
+template <> __device__ __forceinline__ float non_finite_value<FLASH_DTYPE_E4M3>(uint32_t) {
+    return NAN;
 }
 
 /* Adds the infinities and NaNs of V at one key to O, in those of the thread's rows that see the

@@ -31,18 +31,18 @@ static __device__ __forceinline__ const uint64_t &v_arrival(int stage, bool sani
     return converts<C> || sanitised ? state.v_landed[stage] : state.v_full[stage];
 }
 
-/* Loads a block of K or V into its ring's next stage, which begins at `shared`. */
+/* Loads a block of K or V into its ring's next stage, which begins at `shared`. hint: to L2. */
 template <flash_config_t C, kv_tensor T>
-static __device__ __forceinline__ void load_stage(const sm90_tensor_map_t *map, tma_box_t box,
-                                                  uint32_t shared, const uint64_t &full,
-                                                  const uint64_t &empty, ring_t &ring) {
+static __device__ __forceinline__ void
+load_stage(const sm90_tensor_map_t *map, tma_box_t box, uint32_t shared, const uint64_t &full,
+           const uint64_t &empty, ring_t &ring, uint64_t hint = l2_evict_last) {
     const uint32_t barrier = shared_address(&full);
     mbarrier_wait(shared_address(&empty), ring.parity ^ 1);
     mbarrier_arrive_expect(barrier, landing_bytes<C, T>);
 #pragma unroll
     for (int i = 0; i < landing_panels<C, T>; ++i, box.column += landing_columns<C>)
         tma_load<has_varlen<C>>(shared + landing_offset<C, T> + i * kv_panel_bytes<C>, map, box,
-                                barrier, l2_evict_last);
+                                barrier, hint);
     step<kv_stages<C, T>>(ring);
 }
 

@@ -61,7 +61,7 @@ static __device__ __forceinline__ void load_block(const paged_tensor_t &tensor, 
         for (int i = 0; i < landing_panels<C, T>; ++i, box.column += landing_columns<C>)
             tma_load<true>(to.shared + landing_offset<C, T> + i * kv_panel_bytes<C> +
                                row * SM90_PANEL_BYTES,
-                           tensor.pool.map, box, to.full, l2_evict_last);
+                           tensor.pool.map, box, to.full, tensor.hint);
     __syncwarp();
 }
 

@@ -8,6 +8,7 @@
 
 #include "common/page_holes.cuh"
 #include "sm90/block_state.cuh"
+#include "sm90/ptx/tma.cuh"
 
 /* This is K or V of all sequences, in pages. */
 typedef struct page_pool {
@@ -56,6 +57,7 @@ typedef struct paged_tensor {
     int32_t k_begin; /* first key of a slot; 0 with ids */
     int32_t len_k;
     int32_t head_kv;
+    uint64_t hint; /* to L2, of what TMA loads */
 } paged_tensor_t;
 
 template <flash_config_t C>
@@ -63,7 +65,8 @@ static __device__ __forceinline__ paged_tensor_t find_pages(const flash_params_t
                                                             const sm90_paging_t &paging,
                                                             const page_pool_t &pool,
                                                             int32_t batch_index, int32_t k_begin,
-                                                            int32_t len_k, int32_t head_kv) {
+                                                            int32_t len_k, int32_t head_kv,
+                                                            uint64_t hint = l2_evict_last) {
     const int64_t first_id = flash_pages_first_id(&p.pages, batch_index);
     paged_tensor_t tensor;
     tensor.pool = pool;
@@ -79,6 +82,7 @@ static __device__ __forceinline__ paged_tensor_t find_pages(const flash_params_t
     tensor.k_begin = k_begin;
     tensor.len_k = len_k;
     tensor.head_kv = head_kv;
+    tensor.hint = hint;
     return tensor;
 }
 

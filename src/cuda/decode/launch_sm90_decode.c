@@ -54,6 +54,7 @@ static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *pro
     const cuda_block_t block = kernel_op(kernel)->cuda->block(config);
     decode_plan_t plan = kernel_op(kernel)->cuda->plan(config, problem, device);
     plan.params.natural_bias = 1;
+    plan.params.natural_scores = sm90_decode_leaves_natural_maxima(config);
     plan_decode_place(&plan, problem->workspace);
     const cuda_grid_t grid = {
         .blocks = plan.blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
