@@ -11,7 +11,15 @@ from .facts import FAMILIES, FIELDS, Arch, Dtype, Feature, Op, rows_name, rows_o
 from .machine_code import Code, code_of
 from .short_form import format_config
 from .tuning import Key, Result, committed_results, results_of
-from .wrappers import File, files_of, indented_initialiser, prototype, wrapper_of
+from .wrappers import (
+    File,
+    dq_of_ds_name,
+    files_of,
+    indented_initialiser,
+    keeps_ds,
+    prototypes,
+    wrapper_of,
+)
 
 FIELD_SIZE = 4  # struct_size and every field: 32 bits, without padding
 
@@ -62,6 +70,8 @@ def _row(config: Config, has_kernel: bool) -> str:
     name = kernel_name(config)
     family = FAMILIES[Arch(config.arch)]
     function = f"(void (*)(void)){name}" if has_kernel else "NULL"
+    has_second = has_kernel and keeps_ds(config)
+    second = f"(void (*)(void)){dq_of_ds_name(config)}" if has_second else "NULL"
     name_of_rows = rows_name(family, Op(config.op))
     types = rows_of(config.arch, config.op).row_types.index((config.dtype, config.operand_dtype))
     return f"""\
@@ -69,6 +79,7 @@ def _row(config: Config, has_kernel: bool) -> str:
     {{{indented_initialiser(config, "    ")},
      "{name}",
      {function},
+     {second},
      &family_{family.name},
      &row_facts_{name_of_rows},
      &row_types_{name_of_rows}[{types}]}},
@@ -80,7 +91,7 @@ def kernel_table(configs: Sequence[Config], kernels: Sequence[Config]) -> str:
     point to their kernels."""
     headers = sorted({wrapper_of(config).header for config in kernels})
     includes = "".join(f'#include "{header}"\n' for header in headers)
-    prototypes = "".join(f"{prototype(config)};\n" for config in kernels)
+    declarations = "".join(f"{x};\n" for config in kernels for x in prototypes(config))
     has_kernel = set(kernels)
     rows = "".join(_row(config, config in has_kernel) for config in configs)
     return f"""\
@@ -96,7 +107,7 @@ def kernel_table(configs: Sequence[Config], kernels: Sequence[Config]) -> str:
 #include <stdint.h>
 
 {_assertions()}
-{prototypes}
+{declarations}
 const struct flash_kernel kernel_table[] = {{
 {rows}}};
 

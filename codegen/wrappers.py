@@ -24,6 +24,7 @@ class Wrapper:
     header: str  # declares the parameters' types; the table includes it too
     parameters: str
     source: Callable[[File], str]
+    keeps_ds: Callable[[Config], bool] = lambda config: False  # has a second kernel: dQ of dS
 
 
 def indented_initialiser(config: Config, indent: str) -> str:
@@ -34,6 +35,22 @@ def indented_initialiser(config: Config, indent: str) -> str:
 def prototype(config: Config) -> str:
     """Returns the prototype of the kernel's function, without its semicolon."""
     return f"void {kernel_name(config)}(\n    {wrapper_of(config).parameters})"
+
+
+def dq_of_ds_name(config: Config) -> str:
+    """Returns the symbol of the kernel that computes dQ of what a kernel of dK and dV keeps."""
+    return f"{kernel_name(config)}_dq_of_ds"
+
+
+def keeps_ds(config: Config) -> bool:
+    return wrapper_of(config).keeps_ds(config)
+
+
+def prototypes(config: Config) -> list[str]:
+    """Returns the prototypes of all functions of a row, without their semicolons."""
+    first = prototype(config)
+    second = first.replace(kernel_name(config), dq_of_ds_name(config))
+    return [first, second] if keeps_ds(config) else [first]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
 #ifndef FLASH_KERNELS_COMMON_GRADIENTS_H
 #define FLASH_KERNELS_COMMON_GRADIENTS_H
 
+#include "common/kept_ds.h"
 #include "common/params.h"
 #include "common/sequence.h"
 
@@ -34,6 +35,9 @@ typedef struct flash_gradients {
     float *row_log_sum; /* for CUDA kernels in the exponent of 2, for others in that of e */
     int64_t n_rows;     /* tokens of Q in the whole batch, at least */
     int64_t n_keys;     /* tokens of K, at least */
+    /* On CUDA devices: what a launch computes, and where its kernel of dK and dV keeps dS. */
+    flash_section_t section;
+    flash_kept_ds_t ds;
 } flash_gradients_t;
 
 /* CUDA kernels get both. There Q, K, V and dO are of the 16 bits of the kernel's type, and rows of

@@ -37,12 +37,12 @@ template <flash_config_t C>
 static __device__ __forceinline__ void sm80_backward(const flash_backward_params_t &params) {
     assert_legal<C>();
     extern __shared__ __align__(128) unsigned char shared[];
-    const gradient_tile_t tile = find_tile<C>(params.forward);
+    const gradient_tile_t tile = find_tile<C>(params);
     warp_gradients<C> gradients = {};
     if (tile.rows <= 0)
         return;
     process_blocks<C>(params, tile, shared_address(shared), gradients);
-    store_tile<C>(params, find_tile<C>(params.forward), shared_address(shared), gradients);
+    store_tile<C>(params, find_tile<C>(params), shared_address(shared), gradients);
 }
 
 #endif

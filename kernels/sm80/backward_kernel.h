@@ -5,8 +5,8 @@
  * A block computes a tile of rows that stay: B_r queries, of which it computes dQ, or B_c keys, of
  * which it computes dK and dV. The others go by, in blocks of B_c keys or B_r queries. A kernel is
  * an `extern "C" __global__ void name(const __grid_constant__ flash_backward_params_t params)`. The
- * grid has one dimension: sm80_backward_blocks() blocks of sm80_backward_threads() threads with
- * sm80_backward_shared_bytes() of dynamic shared memory. Without blocks there is no launch.
+ * grid has one dimension: sm80_backward_section_blocks() blocks of sm80_backward_threads() threads
+ * with sm80_backward_shared_bytes() of dynamic shared memory. Without blocks there is no launch.
  */
 #ifndef FLASH_KERNELS_SM80_BACKWARD_KERNEL_H
 #define FLASH_KERNELS_SM80_BACKWARD_KERNEL_H
@@ -106,10 +106,19 @@ SM80_BACKWARD_CONSTANT int64_t sm80_backward_tiles(const flash_config_t *c,
     return ((sm80_backward_has_keys(c) ? p->seqlen_k : p->seqlen_q) + rows - 1) / rows;
 }
 
+/* Counts those of a whole call, the most that a launch has. */
 SM80_BACKWARD_CONSTANT int64_t sm80_backward_blocks(const flash_config_t *c,
                                                     const flash_params_t *p) {
     return sm80_backward_tiles(c, p) * (sm80_backward_has_keys(c) ? p->n_heads_kv : p->n_heads) *
            p->batch;
+}
+
+/* Counts those of a section of it. */
+SM80_BACKWARD_CONSTANT int64_t sm80_backward_section_blocks(const flash_config_t *c,
+                                                            const flash_params_t *p,
+                                                            const flash_section_t *section) {
+    const int64_t heads = (int64_t)section->n_heads * (sm80_backward_has_keys(c) ? 1 : p->group);
+    return sm80_backward_tiles(c, p) * heads * section->n_batch;
 }
 
 /* ---- Rules among fields (common/rules.h) ---- */

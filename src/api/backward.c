@@ -1,6 +1,7 @@
 /*
  * This file has the exported calls of gradients. A call runs a row of the table for dQ and one for
- * dK and dV, after it has computed what both need.
+ * dK and dV, after it has computed what both need; or, with a workspace in which the latter can
+ * keep dS, that row alone, which has a kernel that computes dQ of it.
  */
 #include "cpu/backward.h"
 #include "api/backward_begin.h"
@@ -12,9 +13,11 @@
 #include "core/call_scope.h"
 #include "core/int64.h"
 #include "core/status.h"
+#include "cuda/backward/plan_kept_ds.h"
 #include "flashattn.h"
 #include "select/trace.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 /* A backward call with its rows. dq has the call's problem. */
@@ -48,11 +51,6 @@ static flash_status_t resolve_rows(const flash_backward_args_t *args, backward_t
     return resolve_kernel(FLASH_OP_BACKWARD_DKV, b->args.dkv_kernel, &b->dkv);
 }
 
-static void name_choices(const backward_t *b, char *text, size_t size) {
-    if (text != NULL && size > 0)
-        snprintf(text, size, "dQ: %s; dK, dV: %s", b->dq.reason, b->dkv.reason);
-}
-
 /* ---- The workspace ---- */
 
 typedef struct sizes {
@@ -84,6 +82,21 @@ static flash_status_t add_joint(const backward_t *b, const sizes_t *begin, sizes
     return FLASH_SUCCESS;
 }
 
+/* Returns how the call keeps dS if its workspace suffices. One that names a row for dQ has it run.
+ */
+static kept_ds_plan_t kept_ds_of(const backward_t *b) {
+    const wants_t wants = wants_of(&b->args);
+    if (!wants.dq || !wants.dkv || b->dq.is_named || device_is_cpu(&b->dkv.device))
+        return (kept_ds_plan_t){.size = 0};
+    return plan_kept_ds(b->dkv.kernel, &b->dkv.problem, &b->dkv.device);
+}
+
+static void add_kept_ds(const backward_t *b, const sizes_t *begin, sizes_t *sizes) {
+    const uint64_t kept = kept_ds_of(b).size;
+    if (kept != 0)
+        sizes->best = max_u64(sizes->best, saturating_add(begin->best, kept));
+}
+
 static flash_status_t sizes_of(const backward_t *b, sizes_t *sizes) {
     const wants_t wants = wants_of(&b->args);
     const uint64_t begin_size = backward_begin_size(&b->dq.problem, &b->dq.device);
@@ -96,7 +109,29 @@ static flash_status_t sizes_of(const backward_t *b, sizes_t *sizes) {
         FLASH_TRY(add_row(&b->dq, &begin, sizes));
     if (wants.dkv)
         FLASH_TRY(add_row(&b->dkv, &begin, sizes));
+    add_kept_ds(b, &begin, sizes);
     return wants.dq && wants.dkv ? add_joint(b, &begin, sizes) : FLASH_SUCCESS;
+}
+
+/* Says whether the call keeps dS. That is decided by the size of its workspace, whatever its
+ * address. */
+static bool keeps_ds(const backward_t *b, const kept_ds_plan_t *plan) {
+    const uint64_t begin = backward_begin_size(&b->dq.problem, &b->dq.device);
+    return plan->size != 0 && b->args.workspace_size >= saturating_add(begin, plan->size);
+}
+
+static void name_choices(const backward_t *b, char *text, size_t size) {
+    const kept_ds_plan_t plan = kept_ds_of(b);
+    const uint64_t begin = backward_begin_size(&b->dq.problem, &b->dq.device);
+    if (text == NULL || size == 0)
+        return;
+    if (plan.size == 0)
+        snprintf(text, size, "dQ: %s; dK, dV: %s", b->dq.reason, b->dkv.reason);
+    else
+        snprintf(text, size,
+                 "dQ: %s, or, with a workspace of %" PRIu64
+                 " bytes, by the row of dK and dV; dK, dV: %s",
+                 b->dq.reason, saturating_add(begin, plan.size), b->dkv.reason);
 }
 
 static flash_status_t check_workspace(const backward_t *b) {
@@ -112,24 +147,48 @@ static void trace_row(const resolved_t *r) {
         trace_choice(r->kernel, &r->problem, r->reason);
 }
 
-static flash_status_t launch_row(resolved_t *r, const problem_t *begun, flash_stream_t stream) {
+static void set_begun(resolved_t *r, const problem_t *begun) {
     r->problem.params = begun->params;
     r->problem.gradients = begun->gradients;
     r->problem.workspace = begun->workspace;
     r->problem.workspace_size = begun->workspace_size;
+}
+
+static flash_status_t launch_row(resolved_t *r, const problem_t *begun, flash_stream_t stream) {
+    set_begun(r, begun);
     return kernel_calls(r->kernel)->launch(r->kernel, &r->problem, &r->device, stream);
+}
+
+/* Computes section after section: dK, dV and dS, and then dQ of it. */
+static flash_status_t launch_keeping_ds(resolved_t *r, const kept_ds_plan_t *plan,
+                                        const problem_t *begun, flash_stream_t stream) {
+    const family_calls_t *calls = kernel_calls(r->kernel);
+    flash_gradients_t *g = &r->problem.gradients;
+    set_begun(r, begun);
+    g->ds = plan->ds;
+    g->ds.data = r->problem.workspace;
+    g->section = plan->section;
+    do {
+        FLASH_TRY(calls->launch(r->kernel, &r->problem, &r->device, stream));
+        FLASH_TRY(calls->launch_dq_of_ds(r->kernel, &r->problem, &r->device, stream));
+    } while (plan_next_section(plan, &r->problem.params, &g->section));
+    return FLASH_SUCCESS;
 }
 
 static flash_status_t launch(backward_t *b, flash_stream_t stream) {
     problem_t begun = b->dq.problem;
     const bool dq = b->args.dq.data != NULL;
     const bool dkv = b->args.dk.data != NULL || b->args.dv.data != NULL;
+    const kept_ds_plan_t plan = kept_ds_of(b);
+    const bool is_kept = keeps_ds(b, &plan);
     bool is_done = false;
     FLASH_TRY(backward_begin(&begun, &b->dq.device, stream));
-    if (dq)
+    if (dq && !is_kept)
         trace_row(&b->dq);
     if (dkv)
         trace_row(&b->dkv);
+    if (is_kept)
+        return launch_keeping_ds(&b->dkv, &plan, &begun, stream);
     if (dq && dkv && device_is_cpu(&b->dq.device))
         FLASH_TRY(cpu_backward_run_joint(b->dq.kernel, b->dkv.kernel, &begun, &is_done));
     if (dq && !is_done)

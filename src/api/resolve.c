@@ -45,6 +45,7 @@ static void read_variable(void) {
 static flash_status_t use_kernel(const flash_kernel_t *kernel, const char *reason, resolved_t *r) {
     FLASH_TRY(kernel_table_check(kernel));
     r->kernel = kernel;
+    r->is_named = true;
     if (r->explained)
         status_copy_text(reason, r->reason, sizeof r->reason);
     return select_check(r->kernel, &r->problem, &r->device);

@@ -18,6 +18,7 @@ typedef struct resolved {
     device_t device;
     const flash_kernel_t *kernel;
     mixed_rows_t mixed_rows;         /* the problem's */
+    bool is_named;                   /* the caller or FLASHATTN_CONFIG names the kernel */
     bool traced;                     /* FLASHATTN_TRACE is on */
     bool explained;                  /* reason is filled in */
     char reason[SELECT_REASON_SIZE]; /* why this kernel was chosen */

@@ -37,6 +37,9 @@ typedef struct family_calls {
     /* Computes or enqueues the problem, which has output and checked data. */
     flash_status_t (*launch)(const flash_kernel_t *kernel, const problem_t *problem,
                              const device_t *device, flash_stream_t stream);
+    /* Does the same with a row's second kernel, dq_of_ds. NULL: the family's rows have none. */
+    flash_status_t (*launch_dq_of_ds)(const flash_kernel_t *kernel, const problem_t *problem,
+                                      const device_t *device, flash_stream_t stream);
 } family_calls_t;
 
 /* The part of a batch that a family's kernels are for, where two kernels share one. */

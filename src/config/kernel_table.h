@@ -14,6 +14,9 @@ struct flash_kernel {
                                families a cpu_kernel_t (kernels/cpu/cpu_kernel.h); NULL in MIXED
                                rows, which rows of other families compute, and in rows that a build
                                for tests does not compile */
+    /* Beside a kernel of dK and dV that keeps dS, the one that computes dQ of it, with the same
+     * parameters; else NULL. */
+    void (*dq_of_ds)(void);
     const family_t *family;
     const row_facts_t *facts; /* of the family's rows for its operation */
     const row_types_t *types; /* the element types of problems that it serves */

@@ -56,7 +56,7 @@ static flash_status_t no_launch(const flash_kernel_t *kernel, const problem_t *p
 #define ABSENT_CALLS                                                                               \
     {                                                                                              \
         .workspace = no_workspace, .prepare = no_prepare, .check_workspace = no_prepare,           \
-        .launch = no_launch                                                                        \
+        .launch = no_launch, .launch_dq_of_ds = no_launch                                          \
     }
 
 const family_calls_t sm80_forward_calls = ABSENT_CALLS;

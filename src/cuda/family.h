@@ -8,6 +8,12 @@
 
 struct decode_plan; /* cuda/decode/plan_decode.h */
 
+/* A tile of dS that a kernel of dK and dV keeps (kernels/common/kept_ds.h). */
+typedef struct cuda_ds_tile {
+    int32_t queries;
+    int32_t keys;
+} cuda_ds_tile_t;
+
 /* The resources that a block of a kernel takes on a multiprocessor. */
 typedef struct cuda_block {
     int32_t threads;
@@ -25,6 +31,10 @@ typedef struct cuda_family {
     /* Says whether a kernel hides keys in holes of a page table. NULL: those with bias do. */
     bool (*hides_holes)(const flash_config_t *config);
     bool refuses_mask_of_blocks; /* FLASH_MASK_BLOCKS */
+    /* These describe what a row of dK and dV with a second kernel keeps, and that kernel's blocks.
+     * NULL: the family's rows have none. */
+    cuda_ds_tile_t (*ds_tile)(const flash_config_t *config);
+    cuda_block_t (*dq_of_ds_block)(const flash_config_t *config);
 } cuda_family_t;
 
 /* Returns why the device cannot be given the launch; NULL if it can. */

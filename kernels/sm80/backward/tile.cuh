@@ -10,6 +10,7 @@
 #ifndef FLASH_KERNELS_SM80_BACKWARD_TILE_CUH
 #define FLASH_KERNELS_SM80_BACKWARD_TILE_CUH
 
+#include "common/gradients.h"
 #include "common/sequence.h"
 #include "sm80/backward/derive.cuh"
 #include "sm80/ptx/special_registers.cuh"
@@ -75,18 +76,27 @@ static __device__ __forceinline__ void find_blocks(const flash_params_t &p, grad
     tile.whole_end = first.end / step_rows<C>;
 }
 
+/* Returns the number of heads, of Q or of K and V, of a batch entry of the section. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint32_t heads_of_section(const flash_backward_params_t &params) {
+    const uint32_t n_heads = (uint32_t)params.gradients.section.n_heads;
+    return rows_are_keys<C> ? n_heads : n_heads * (uint32_t)params.forward.group;
+}
+
 /* Finds the tile of this thread block. That is cheap enough to be repeated after the main loop,
  * which then need not keep the tile in registers; hence the volatile read of the block's number. */
 template <flash_config_t C>
-static __device__ __forceinline__ gradient_tile_t find_tile(const flash_params_t &p) {
+static __device__ __forceinline__ gradient_tile_t find_tile(const flash_backward_params_t &params) {
+    const flash_params_t &p = params.forward;
+    const flash_section_t &section = params.gradients.section;
     const uint32_t number = block_number();
     const uint32_t tiles = (uint32_t)sm80_backward_tiles(&C, &p);
-    const uint32_t n_heads = (uint32_t)(rows_are_keys<C> ? p.n_heads_kv : p.n_heads);
+    const uint32_t n_heads = heads_of_section<C>(params);
     const uint32_t heads = number / tiles;
     const uint32_t position = number % tiles;
     gradient_tile_t tile;
-    tile.batch_index = (int32_t)(heads / n_heads);
-    tile.head = (int32_t)(heads % n_heads);
+    tile.batch_index = section.first_batch + (int32_t)(heads / n_heads);
+    tile.head = section.first_head * (rows_are_keys<C> ? 1 : p.group) + (int32_t)(heads % n_heads);
     tile.sequence = tile_sequence<C>(p, tile.batch_index);
     tile.row_begin =
         (int32_t)((has_mask<C> && !rows_are_keys<C> ? tiles - 1 - position : position) *

@@ -145,6 +145,8 @@ float *plan_backward_place(const backward_plan_t *plan, problem_t *problem) {
             inputs[i].data = place(begin, plan->copies[i].at);
     }
     set_inputs(problem, inputs);
+    problem->gradients.section =
+        (flash_section_t){0, problem->params.batch, 0, problem->params.n_heads_kv};
     problem->gradients.row_d = place(begin, plan->row_d);
     problem->gradients.row_log_sum = place(begin, plan->row_log_sum);
     problem->workspace = begin + plan->rest;

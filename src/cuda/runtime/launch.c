@@ -13,12 +13,20 @@
 enum { SHARED_BYTES_BY_DEFAULT = 48 * 1024 };
 
 /* A union converts the function pointer, because C does not. */
-const void *cuda_kernel_symbol(const flash_kernel_t *kernel) {
+static const void *symbol_of(void (*function)(void)) {
     union {
         void (*function)(void);
         const void *symbol;
-    } u = {.function = kernel->function};
+    } u = {.function = function};
     return u.symbol;
+}
+
+const void *cuda_kernel_symbol(const flash_kernel_t *kernel) {
+    return symbol_of(kernel->function);
+}
+
+const void *cuda_dq_of_ds_symbol(const flash_kernel_t *kernel) {
+    return symbol_of(kernel->dq_of_ds);
 }
 
 static cuda_block_t block_of(const flash_kernel_t *kernel) {
@@ -26,20 +34,39 @@ static cuda_block_t block_of(const flash_kernel_t *kernel) {
 }
 
 /* A device reset would forget attributes, so each launch sets them, in well under a microsecond. */
-static flash_status_t set_attributes(const flash_kernel_t *kernel) {
-    const cuda_block_t block = block_of(kernel);
+static flash_status_t set_attributes(const void *symbol, cuda_block_t block) {
     if (block.shared_bytes + block.static_shared_bytes > SHARED_BYTES_BY_DEFAULT)
-        FLASH_TRY_CUDA(cudaFuncSetAttribute(cuda_kernel_symbol(kernel),
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
+        FLASH_TRY_CUDA(cudaFuncSetAttribute(symbol, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             block.shared_bytes));
     return FLASH_SUCCESS;
+}
+
+static flash_status_t set_kernel_attributes(const flash_kernel_t *kernel) {
+    return set_attributes(cuda_kernel_symbol(kernel), block_of(kernel));
+}
+
+static flash_status_t set_dq_of_ds_attributes(const flash_kernel_t *kernel) {
+    return set_attributes(cuda_dq_of_ds_symbol(kernel),
+                          kernel_op(kernel)->cuda->dq_of_ds_block(&kernel->config));
 }
 
 flash_status_t cuda_launch(const flash_kernel_t *kernel, const problem_t *problem,
                            const device_t *device, flash_stream_t stream, cuda_enqueue_t *enqueue) {
     cuda_scope_t scope;
     FLASH_TRY(cuda_scope_enter(device, &scope));
-    flash_status_t status = set_attributes(kernel);
+    flash_status_t status = set_kernel_attributes(kernel);
+    if (status == FLASH_SUCCESS)
+        status = enqueue(kernel, problem, device, stream);
+    cuda_scope_leave(&scope);
+    return status;
+}
+
+flash_status_t cuda_launch_dq_of_ds(const flash_kernel_t *kernel, const problem_t *problem,
+                                    const device_t *device, flash_stream_t stream,
+                                    cuda_enqueue_t *enqueue) {
+    cuda_scope_t scope;
+    FLASH_TRY(cuda_scope_enter(device, &scope));
+    flash_status_t status = set_dq_of_ds_attributes(kernel);
     if (status == FLASH_SUCCESS)
         status = enqueue(kernel, problem, device, stream);
     cuda_scope_leave(&scope);
@@ -77,7 +104,15 @@ flash_status_t cuda_require_workspace(const flash_kernel_t *kernel, const proble
 
 static flash_status_t load(const flash_kernel_t *kernel, struct cudaFuncAttributes *attributes) {
     FLASH_TRY_CUDA(cudaFuncGetAttributes(attributes, cuda_kernel_symbol(kernel)));
-    return set_attributes(kernel);
+    return set_kernel_attributes(kernel);
+}
+
+static flash_status_t load_dq_of_ds(const flash_kernel_t *kernel) {
+    struct cudaFuncAttributes attributes;
+    if (kernel->dq_of_ds == NULL)
+        return FLASH_SUCCESS;
+    FLASH_TRY_CUDA(cudaFuncGetAttributes(&attributes, cuda_dq_of_ds_symbol(kernel)));
+    return set_dq_of_ds_attributes(kernel);
 }
 
 flash_status_t cuda_prepare(const flash_kernel_t *kernel, const problem_t *problem,
@@ -86,7 +121,9 @@ flash_status_t cuda_prepare(const flash_kernel_t *kernel, const problem_t *probl
     struct cudaFuncAttributes attributes;
     (void)problem;
     FLASH_TRY(cuda_scope_enter(device, &scope));
-    const flash_status_t status = load(kernel, &attributes);
+    flash_status_t status = load(kernel, &attributes);
+    if (status == FLASH_SUCCESS)
+        status = load_dq_of_ds(kernel);
     cuda_scope_leave(&scope);
     return status;
 }

@@ -17,7 +17,13 @@ typedef flash_status_t cuda_enqueue_t(const flash_kernel_t *kernel, const proble
 flash_status_t cuda_launch(const flash_kernel_t *kernel, const problem_t *problem,
                            const device_t *device, flash_stream_t stream, cuda_enqueue_t *enqueue);
 
-/* Loads the kernel and sets its attributes on the device. */
+/* Does the same with the row's kernel of dQ of dS. */
+const void *cuda_dq_of_ds_symbol(const flash_kernel_t *kernel);
+flash_status_t cuda_launch_dq_of_ds(const flash_kernel_t *kernel, const problem_t *problem,
+                                    const device_t *device, flash_stream_t stream,
+                                    cuda_enqueue_t *enqueue);
+
+/* Loads the kernel, and its kernel of dQ of dS, and sets its attributes on the device. */
 flash_status_t cuda_prepare(const flash_kernel_t *kernel, const problem_t *problem,
                             const device_t *device);
 

@@ -5,13 +5,15 @@
 #include "cuda/runtime/grid.h"
 #include "cuda/runtime/launch.h"
 #include "kernels/common/gradients.h"
+#include "kernels/sm80/backward_kernel.h"
 
 static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,
                               const device_t *device, flash_stream_t stream) {
     const cuda_family_t *family = kernel_op(kernel)->cuda;
     const cuda_block_t block = family->block(&kernel->config);
     const flash_backward_params_t params = {problem->params, problem->gradients};
-    const cuda_grid_t grid = {.blocks = family->tiles(&kernel->config, &problem->params),
+    const cuda_grid_t grid = {.blocks = sm80_backward_section_blocks(
+                                  &kernel->config, &problem->params, &problem->gradients.section),
                               .threads = block.threads,
                               .shared_bytes = block.shared_bytes};
     (void)device;
