@@ -187,6 +187,26 @@ __launch_bounds__(sm80_block_threads(&config), sm80_blocks_per_sm(&config))
 """
 
 
+def _sm80_keeps_ds(config: Config) -> bool:
+    """Repeats sm80_backward_keeps_ds()."""
+    return config.op == Op.BACKWARD_DKV and config.d_head > 64
+
+
+def _sm80_dq_of_ds(config: Config) -> str:
+    return f"""\
+
+static_assert(sm80_backward_keeps_ds(&config));
+static constexpr flash_config_t of_ds = sm80_dq_of_ds_config(&config);
+
+extern "C" __global__ void
+__launch_bounds__(sm80_backward_threads(&of_ds), sm80_dq_of_ds_blocks_per_sm(&of_ds))
+{dq_of_ds_name(config)}(
+    const __grid_constant__ flash_backward_params_t params) {{
+    sm80_dq_of_ds<of_ds>(params);
+}}
+"""
+
+
 def _sm80_backward_source(config: Config) -> str:
     return f"""\
 /* {format_config(config)} */
@@ -203,7 +223,7 @@ __launch_bounds__(sm80_backward_threads(&config), sm80_backward_blocks_per_sm(&c
     const __grid_constant__ flash_backward_params_t params) {{
     sm80_backward<config>(params);
 }}
-
+{_sm80_dq_of_ds(config) if keeps_ds(config) else ""}
 }}
 """
 
@@ -298,6 +318,7 @@ _SM80_BACKWARD = Wrapper(
     header="common/gradients.h",
     parameters="flash_backward_params_t params",
     source=_alone(_sm80_backward_source),
+    keeps_ds=_sm80_keeps_ds,
 )
 
 _SM90_BACKWARD = Wrapper(

@@ -1,7 +1,7 @@
 /*
  * SM80 kernels of gradients compute on mma.sync, in two kernels: dQ of a tile of queries, or dK and
  * dV of a tile of keys. A configuration specialises both, and a generated wrapper gives each
- * configuration its name:
+ * configuration its name. Beside a kernel of dK and dV that can keep dS there is one of dQ of it:
  *
  *     static constexpr flash_config_t config = {...};
  *     extern "C" __global__ void
@@ -9,10 +9,18 @@
  *     NAME(const __grid_constant__ flash_backward_params_t params) {
  *         sm80_backward<config>(params);
  *     }
+ *
+ *     static constexpr flash_config_t of_ds = sm80_dq_of_ds_config(&config);
+ *     extern "C" __global__ void
+ *     __launch_bounds__(sm80_backward_threads(&of_ds), sm80_dq_of_ds_blocks_per_sm(&of_ds))
+ *     NAME_dq_of_ds(const __grid_constant__ flash_backward_params_t params) {
+ *         sm80_dq_of_ds<of_ds>(params);
+ *     }
  */
 #ifndef FLASH_KERNELS_SM80_BACKWARD_CUH
 #define FLASH_KERNELS_SM80_BACKWARD_CUH
 
+#include "sm80/backward/dq_of_ds.cuh"
 #include "sm80/backward/mainloop.cuh"
 #include "sm80/backward/store.cuh"
 

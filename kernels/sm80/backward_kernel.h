@@ -38,7 +38,11 @@ enum {
     /* Columns of a gradient that a warp has: of 32 rows of dQ, or of 32 rows of dK and dV, they
      * take 128 registers. */
     SM80_BACKWARD_MOST_COLUMNS = 128,
-    SM80_BACKWARD_FEW_COLUMNS = 64
+    SM80_BACKWARD_FEW_COLUMNS = 64,
+    /* dS is kept in tiles of as many queries and keys, for a kernel of so many queries. */
+    SM80_DS_TILE_ROWS = 64,
+    SM80_DQ_OF_DS_ROWS = 128,
+    SM80_DQ_OF_DS_STAGES = 2
 };
 
 SM80_BACKWARD_CONSTANT int32_t sm80_backward_has_keys(const flash_config_t *c) {
@@ -119,6 +123,39 @@ SM80_BACKWARD_CONSTANT int64_t sm80_backward_section_blocks(const flash_config_t
                                                             const flash_section_t *section) {
     const int64_t heads = (int64_t)section->n_heads * (sm80_backward_has_keys(c) ? 1 : p->group);
     return sm80_backward_tiles(c, p) * heads * section->n_batch;
+}
+
+/* ---- Kernels of dQ of dS ---- */
+
+/* Says whether a kernel of dK and dV can keep dS, and has a second kernel beside it. With few
+ * columns writing and reading dS takes as long as the two products that it saves. */
+SM80_BACKWARD_CONSTANT int32_t sm80_backward_keeps_ds(const flash_config_t *c) {
+    return sm80_backward_has_keys(c) && c->d_head > SM80_BACKWARD_FEW_COLUMNS;
+}
+
+/* Returns the configuration of that second kernel, which is no row of the table: that of a kernel
+ * of dQ with its own tile. A warp has 32 queries, and 128 columns of dQ. */
+SM80_BACKWARD_CONSTANT flash_config_t sm80_dq_of_ds_config(const flash_config_t *c) {
+    flash_config_t of_ds = *c;
+    of_ds.op = FLASH_OP_BACKWARD_DQ;
+    of_ds.B_r = SM80_DQ_OF_DS_ROWS;
+    of_ds.B_c = SM80_DS_TILE_ROWS;
+    of_ds.n_warps = c->d_head > SM80_BACKWARD_MOST_COLUMNS ? 8 : 4;
+    of_ds.n_stages = SM80_DQ_OF_DS_STAGES;
+    return of_ds;
+}
+
+/* These take that configuration. */
+SM80_BACKWARD_CONSTANT int32_t sm80_dq_of_ds_stage_bytes(const flash_config_t *of_ds) {
+    return of_ds->B_c * (of_ds->d_head + of_ds->B_r) * SM80_BACKWARD_ELEMENT_BYTES;
+}
+
+SM80_BACKWARD_CONSTANT int32_t sm80_dq_of_ds_shared_bytes(const flash_config_t *of_ds) {
+    return of_ds->n_stages * sm80_dq_of_ds_stage_bytes(of_ds);
+}
+
+SM80_BACKWARD_CONSTANT int32_t sm80_dq_of_ds_blocks_per_sm(const flash_config_t *of_ds) {
+    return SM80_BACKWARD_MOST_WARPS / of_ds->n_warps;
 }
 
 /* ---- Rules among fields (common/rules.h) ---- */

@@ -11,6 +11,7 @@
 #ifndef FLASH_KERNELS_SM80_BACKWARD_MAINLOOP_CUH
 #define FLASH_KERNELS_SM80_BACKWARD_MAINLOOP_CUH
 
+#include "sm80/backward/kept_ds.cuh"
 #include "sm80/backward/load.cuh"
 #include "sm80/backward/products.cuh"
 #include "sm80/backward/sanitise.cuh"
@@ -134,17 +135,28 @@ static __device__ __forceinline__ void add_d_s(warp_gradients<C> &gradients, con
     add_product<C>(gradients.first, d_s, place_in_part<C>(x, part));
 }
 
+/* Keeps what a part of the block gives to dQ, where that is another kernel's to compute. */
+template <flash_config_t C>
+static __device__ __forceinline__ void keep_d_s(const flash_backward_params_t &params,
+                                                const gradient_tile_t &tile, column_block_t block,
+                                                int part, const operand_part<C> &d_s) {
+    if constexpr (sm80_backward_keeps_ds(&C))
+        keep_part<C>(kept_block<C>(params, tile, block.member, block.number), part, d_s);
+}
+
 /* Computes a block whose parts the sharing warps hand each other. */
 template <flash_config_t C, bool MASKED>
 static __device__ __forceinline__ void
-process_shared_block(const flash_params_t &params, const gradient_tile_t &tile,
+process_shared_block(const flash_backward_params_t &params, const gradient_tile_t &tile,
                      const operands<C> &x, warp_gradients<C> &gradients, column_block_t block) {
     const uint32_t handed = handed_address<C>(x.shared);
     const int first_warp = warp_number() / sharing_warps<C> * sharing_warps<C>;
     {
         score_part<C> s, d_p;
-        compute_part<C, MASKED>(s, d_p, params, tile, x, block, share_of_warp<C>());
-        hand_over<C>(handed, 0, round_part<C>(d_p));
+        compute_part<C, MASKED>(s, d_p, params.forward, tile, x, block, share_of_warp<C>());
+        const operand_part<C> d_s = round_part<C>(d_p);
+        hand_over<C>(handed, 0, d_s);
+        keep_d_s<C>(params, tile, block, share_of_warp<C>(), d_s);
         if constexpr (rows_are_keys<C>)
             hand_over<C>(handed, 1, round_part<C>(s));
     }
@@ -159,16 +171,17 @@ process_shared_block(const flash_params_t &params, const gradient_tile_t &tile,
 
 template <flash_config_t C, bool MASKED>
 static __device__ __forceinline__ void
-process_block(const flash_params_t &params, const gradient_tile_t &tile, const operands<C> &x,
-              warp_gradients<C> &gradients, column_block_t block) {
+process_block(const flash_backward_params_t &params, const gradient_tile_t &tile,
+              const operands<C> &x, warp_gradients<C> &gradients, column_block_t block) {
     if constexpr (sharing_warps<C> != 1) {
         process_shared_block<C, MASKED>(params, tile, x, gradients, block);
     } else {
 #pragma unroll 1
         for (int part = 0; part < parts<C>; ++part) {
             score_part<C> s, d_p;
-            compute_part<C, MASKED>(s, d_p, params, tile, x, block, part);
+            compute_part<C, MASKED>(s, d_p, params.forward, tile, x, block, part);
             const operand_part<C> p_of_part = round_part<C>(s), d_s = round_part<C>(d_p);
+            keep_d_s<C>(params, tile, block, part, d_s);
             if constexpr (rows_are_keys<C>)
                 add_p<C>(gradients, x, part, p_of_part);
             add_d_s<C>(gradients, x, part, d_s);
@@ -183,10 +196,10 @@ static __device__ __forceinline__ void
 process_any_block(const flash_backward_params_t &params, const gradient_tile_t &tile,
                   const operands<C> &x, warp_gradients<C> &gradients, column_block_t block) {
     if (!is_cut<C>(tile, block.number)) {
-        process_block<C, false>(params.forward, tile, x, gradients, block);
+        process_block<C, false>(params, tile, x, gradients, block);
         return;
     }
-    process_block<C, true>(params.forward, tile, x, gradients, block);
+    process_block<C, true>(params, tile, x, gradients, block);
     if constexpr (has_mask<C> && rows_are_keys<C>)
         add_non_finite_rows<C>(gradients.second[0], params, tile, x.slot, block.member,
                                block.number);

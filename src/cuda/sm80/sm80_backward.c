@@ -13,7 +13,21 @@ static cuda_block_t block(const flash_config_t *config) {
                           SM80_BACKWARD_STATIC_SHARED_BYTES};
 }
 
-static const cuda_family_t cuda = {.block = block, .tiles = sm80_backward_blocks};
+static cuda_ds_tile_t ds_tile(const flash_config_t *config) {
+    (void)config;
+    return (cuda_ds_tile_t){SM80_DS_TILE_ROWS, SM80_DS_TILE_ROWS};
+}
+
+static cuda_block_t dq_of_ds_block(const flash_config_t *config) {
+    const flash_config_t of_ds = sm80_dq_of_ds_config(config);
+    return (cuda_block_t){sm80_backward_threads(&of_ds), sm80_dq_of_ds_shared_bytes(&of_ds),
+                          SM80_BACKWARD_STATIC_SHARED_BYTES};
+}
+
+static const cuda_family_t cuda = {.block = block,
+                                   .tiles = sm80_backward_blocks,
+                                   .ds_tile = ds_tile,
+                                   .dq_of_ds_block = dq_of_ds_block};
 
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
