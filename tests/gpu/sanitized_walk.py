@@ -206,15 +206,19 @@ def run(problem: AttentionProblem, config: flashattn.Config, racecheck: bool) ->
 
 
 def run_gradients(problem: AttentionProblem, config: flashattn.Config) -> None:
-    """Runs a row of gradients, of any O and LSE."""
-    keyword = "dq_config" if config.op == Op.BACKWARD_DQ else "dkv_config"
+    """Runs a row of gradients, of any O and LSE: one of dK and dV where it keeps dS for dQ, if it
+    can, and by itself."""
+    of_dq = config.op == Op.BACKWARD_DQ
+    keyword = "dq_config" if of_dq else "dkv_config"
     options = {keyword: config, "sinks": sinks_of(problem), **device_options(problem)}
+    calls: tuple[dict[str, object], ...] = ({},) if of_dq else ({}, {"dq": False})
     tensors = device_inputs(problem)
     for q, k, v in (tensors, rare(*tensors)):
         d_o, o = (torch.randn_like(q) for _ in range(2))
         d_o[..., -3:, :, 5] = v[..., -1:, :1, 5] if v.numel() else 0  # NaN of rare()
         lse = torch.zeros(*q.shape[:-3], q.shape[-2], q.shape[-3], device="cuda")
-        flashattn.flash_attn_backward(d_o, q, k, v, o, lse, **options)
+        for wanted in calls:
+            flashattn.flash_attn_backward(d_o, q, k, v, o, lse, **wanted, **options)
     torch.cuda.synchronize()
 
 

@@ -1,0 +1,126 @@
+"""Kernels of dK and dV that keep dS, and dQ of it, on a CUDA device: every such row beside the
+oracle, and the same bits as with a row of dQ that is named, for which nothing is kept. So they are
+the same with any workspace, in one section of heads or in several."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import flashattn
+import numpy as np
+import pytest
+import torch
+from flashattn import Arch, Op
+from gradient_problems import GradientProblem
+from gradient_runs import DeviceRun, check, gradient_rows, serves
+from problems import AttentionProblem
+from test_gpu_backward import DTYPES, _typed
+from test_gpu_backward import PROBLEMS as WITHOUT_DROPOUT
+from test_gpu_dropout import PROBLEMS as OF_DROPOUT
+
+HEADS = (128, 256)  # of rows of SM80 that keep dS
+PROBLEMS = WITHOUT_DROPOUT | {f"dropout_{name}": p for name, p in OF_DROPOUT.items()}
+
+
+def _rows(op: Op, p: AttentionProblem) -> list[flashattn.Config]:
+    return [
+        row.config
+        for row in gradient_rows(op)
+        if row.config.arch == Arch.SM80 and row.config.d_head in HEADS and serves(row.config, p)
+    ]
+
+
+def _same_bits(a: flashattn.Gradients, b: flashattn.Gradients) -> None:
+    for name, x, y in zip(("dq", "dk", "dv"), a, b):
+        assert x.tobytes() == y.tobytes(), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("d_head", HEADS)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_row_that_keeps_ds(name: str, d_head: int, dtype: str) -> None:
+    p = _typed(PROBLEMS[name], dtype, d_head)
+    g = GradientProblem(p, has_d_lse=p.values == "normal")
+    rows = _rows(Op.BACKWARD_DKV, p)
+    assert rows
+    for row in rows:
+        found = check(g, None, row)
+        if p.values == "normal":
+            _same_bits(found, DeviceRun(g).launch(_rows(Op.BACKWARD_DQ, p)[0], row))
+
+
+@pytest.mark.parametrize("d_head", HEADS)
+def test_adding_to_dq(d_head: int) -> None:
+    p = AttentionProblem(2, 70, 190, 4, 2, d_head, "bfloat16", causal=True, seqused_k=(190, 31))
+    g = GradientProblem(p, wide=(True,) * 3, adds=("dq", "dk", "dv"), wanted=("dq", "dk", "dv"))
+    for row in _rows(Op.BACKWARD_DKV, p):
+        check(g, None, row)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("masks", [{"causal": True}, {"window_size": (60, 20)}], ids=str)
+@pytest.mark.parametrize("d_head", HEADS)
+def test_what_nobody_sees_of_k(d_head: int, masks: dict, value: float) -> None:
+    """Hidden keys are in the same blocks as visible ones, and where no dS is written there is NaN.
+    """
+    p = AttentionProblem(1, 90, 210, 2, 1, d_head, "bfloat16", **masks)
+    g = GradientProblem(p)
+    for row in _rows(Op.BACKWARD_DKV, p):
+        run = DeviceRun(g)
+        k, v = (x.clone() for x in run.qkv[1:])
+        for x in (k, v):
+            x[:, -1:] = value
+        expected = run.launch(None, row)
+        run.qkv[1:] = [k, v]
+        memory = torch.full((64 << 20,), 0xFF, dtype=torch.uint8, device="cuda")
+        found = run.launch(None, row, workspace=memory)
+        of_last = 1 if masks.get("causal") else 21  # queries that see the last key
+        assert found.dq[:, :-of_last].tobytes() == expected.dq[:, :-of_last].tobytes(), (
+            "what is hidden reaches dQ"
+        )
+        assert np.isnan(found.dq[:, -of_last:].astype(np.float32)).all()
+
+
+# ---- Sections: problems too large for the oracle ----
+
+LARGE = {
+    "heads": AttentionProblem(1, 16384, 16384, 8, 8, 128, "bfloat16"),
+    "entries": AttentionProblem(5, 8192, 8192, 16, 8, 128, "bfloat16", causal=True),
+    "ragged": AttentionProblem(
+        4, 8192, 8192, 8, 8, 128, "bfloat16", causal=True,
+        cu_seqlens_q=(0, 8000, 16192, 16192, 20000), cu_seqlens_k=(0, 8000, 16192, 17000, 20808),
+    ),
+}  # fmt: skip
+
+
+def _random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("p", LARGE.values(), ids=LARGE)
+def test_sections_have_the_bits_of_a_row_of_dq(p: AttentionProblem) -> None:
+    torch.manual_seed(0)
+    options: dict[str, object] = {"causal": p.causal}
+    shapes_q, shapes_k = (p.batch, p.seqlen_q), (p.batch, p.seqlen_k)
+    if p.cu_seqlens_q is not None:
+        shapes_q, shapes_k = (p.cu_seqlens_q[-1],), (p.cu_seqlens_k[-1],)
+        options |= {
+            name: torch.tensor(getattr(p, name), dtype=torch.int32, device="cuda")
+            for name in ("cu_seqlens_q", "cu_seqlens_k")
+        }
+        options |= {"max_seqlen_q": p.seqlen_q, "max_seqlen_k": p.seqlen_k}
+    q, d_o, o = (_random(*shapes_q, p.n_heads, 128) for _ in range(3))
+    k, v = (_random(*shapes_k, p.n_heads_kv, 128) for _ in range(2))
+    lse_shape = (p.batch, p.n_heads, p.seqlen_q) if p.cu_seqlens_q is None else (
+        p.n_heads, *shapes_q
+    )  # fmt: skip
+    lse = torch.full(lse_shape, 12.0, device="cuda")
+    rows = {op: _rows(op, replace(p, d_head=128))[0] for op in (Op.BACKWARD_DQ, Op.BACKWARD_DKV)}
+    named, kept = (
+        flashattn.flash_attn_backward(
+            d_o, q, k, v, o, lse, dq_config=dq, dkv_config=rows[Op.BACKWARD_DKV], **options
+        )
+        for dq in (rows[Op.BACKWARD_DQ], None)
+    )
+    for name in ("dq", "dk", "dv"):
+        assert torch.equal(getattr(named, name), getattr(kept, name)), name
