@@ -61,8 +61,7 @@ def test_adding_to_dq(d_head: int) -> None:
 @pytest.mark.parametrize("masks", [{"causal": True}, {"window_size": (60, 20)}], ids=str)
 @pytest.mark.parametrize("d_head", HEADS)
 def test_what_nobody_sees_of_k(d_head: int, masks: dict, value: float) -> None:
-    """Hidden keys are in the same blocks as visible ones, and where no dS is written there is NaN.
-    """
+    """Hidden keys are in blocks of visible ones, and where no dS is written there is NaN."""
     p = AttentionProblem(1, 90, 210, 2, 1, d_head, "bfloat16", **masks)
     g = GradientProblem(p)
     for row in _rows(Op.BACKWARD_DKV, p):
