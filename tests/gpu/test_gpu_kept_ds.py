@@ -4,8 +4,6 @@ the same with any workspace, in one section of heads or in several."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import flashattn
 import numpy as np
 import pytest
@@ -30,6 +28,12 @@ def _rows(op: Op, p: AttentionProblem) -> list[flashattn.Config]:
     ]
 
 
+def _row_of_dq(p: AttentionProblem, dkv: flashattn.Config) -> flashattn.Config:
+    """Returns one of the same features: those with a bias round scores once more."""
+    rows = [row for row in _rows(Op.BACKWARD_DQ, p) if row.d_head == dkv.d_head]
+    return next(row for row in rows if row.features == dkv.features)
+
+
 def _same_bits(a: flashattn.Gradients, b: flashattn.Gradients) -> None:
     for name, x, y in zip(("dq", "dk", "dv"), a, b):
         assert x.tobytes() == y.tobytes(), name
@@ -46,7 +50,7 @@ def test_every_row_that_keeps_ds(name: str, d_head: int, dtype: str) -> None:
     for row in rows:
         found = check(g, None, row)
         if p.values == "normal":
-            _same_bits(found, DeviceRun(g).launch(_rows(Op.BACKWARD_DQ, p)[0], row))
+            _same_bits(found, DeviceRun(g).launch(_row_of_dq(p, row), row))
 
 
 @pytest.mark.parametrize("d_head", HEADS)
@@ -78,6 +82,17 @@ def test_what_nobody_sees_of_k(d_head: int, masks: dict, value: float) -> None:
             "what is hidden reaches dQ"
         )
         assert np.isnan(found.dq[:, -of_last:].astype(np.float32)).all()
+
+
+def test_a_small_workspace_keeps_nothing_and_changes_no_bit() -> None:
+    run = DeviceRun(
+        GradientProblem(AttentionProblem(2, 90, 210, 4, 2, 128, "float16", causal=True))
+    )
+    expected = run.launch()
+    few = torch.empty(8 * 2 * 90 * 4 + 1024, dtype=torch.uint8, device="cuda")
+    _same_bits(run.launch(workspace=few), expected)
+    with pytest.raises(ValueError, match="workspace has 100 bytes, and the call wants"):
+        run.launch(workspace=few[:100])
 
 
 # ---- Sections: problems too large for the oracle ----
@@ -114,12 +129,10 @@ def test_sections_have_the_bits_of_a_row_of_dq(p: AttentionProblem) -> None:
         p.n_heads, *shapes_q
     )  # fmt: skip
     lse = torch.full(lse_shape, 12.0, device="cuda")
-    rows = {op: _rows(op, replace(p, d_head=128))[0] for op in (Op.BACKWARD_DQ, Op.BACKWARD_DKV)}
+    row = _rows(Op.BACKWARD_DKV, p)[0]
     named, kept = (
-        flashattn.flash_attn_backward(
-            d_o, q, k, v, o, lse, dq_config=dq, dkv_config=rows[Op.BACKWARD_DKV], **options
-        )
-        for dq in (rows[Op.BACKWARD_DQ], None)
+        flashattn.flash_attn_backward(d_o, q, k, v, o, lse, dq_config=dq, dkv_config=row, **options)
+        for dq in (_row_of_dq(p, row), None)
     )
     for name in ("dq", "dk", "dv"):
         assert torch.equal(getattr(named, name), getattr(kept, name)), name

@@ -418,10 +418,11 @@ def _launch_with(
 
 @contextmanager
 def device_workspace(
-    problem: Problem, size: int, like: Any, given: Any = None
+    problem: Problem, size: int, like: Any, given: Any = None, least: int | None = None
 ) -> Iterator[tuple[int, int]]:
     """Yields (address, bytes) of at least `size` bytes of working memory on the problem's device,
-    for one call. In CUDA memory it is `given`, or is allocated by the library of `like`.
+    for one call. In CUDA memory it is `given`, which may have as few as `least` bytes if that is
+    not None, or is allocated by the library of `like`.
 
     torch hands memory that is freed here to later work of the same stream only, which comes after
     the call's.
@@ -443,8 +444,9 @@ def device_workspace(
         raise ValueError(
             f"workspace is on {device_text(memory.device)}, q on {device_text(problem.device)}"
         )
-    if memory.shape[0] < size:
-        raise ValueError(f"workspace has {memory.shape[0]} bytes, and the call wants {size}")
+    wanted = size if least is None else least
+    if memory.shape[0] < wanted:
+        raise ValueError(f"workspace has {memory.shape[0]} bytes, and the call wants {wanted}")
     yield memory.data, memory.shape[0]
 
 

@@ -63,7 +63,8 @@ def flash_attn_backward(
     [n_heads] of float32 in the same way, and is None in the result without sinks.
 
     dq_config and dkv_config name the kernels; None: the library chooses. workspace is as in
-    flash_attn_func. The same call gives the same bits. Source: flash_backward() in
+    flash_attn_func; in CUDA memory it may be smaller than the call gains by, and then more is
+    computed twice. The same call gives the same bits. Source: flash_backward() in
     include/flashattn.h.
     """
     call = _Call(Problem(q, k, v, options), d_o, d_lse)
@@ -114,9 +115,7 @@ def measure_backward(
         call.args.workspace, call.args.workspace_size = address, n_bytes
         stream = call.problem.stream
         check(
-            library().flash_backward_measure(
-                call.args, pointers, len(rows), count, stream, seconds
-            )
+            library().flash_backward_measure(call.args, pointers, len(rows), count, stream, seconds)
         )
     del outputs  # the launches have written to them
     return list(seconds)
@@ -207,11 +206,14 @@ class _Call:
         self.args.d_sinks = found.data
         return d_sinks
 
+    def sizes(self) -> tuple[int, int]:
+        """Returns the bytes of workspace that the call must have, and those that it gains by."""
+        least, best = ctypes.c_uint64(), ctypes.c_uint64()
+        check(library().flash_backward_workspace_size(self.args, least, best))
+        return least.value, best.value
+
     def best(self) -> int:
-        """Returns the bytes of workspace that the call gains by."""
-        best = ctypes.c_uint64()
-        check(library().flash_backward_workspace_size(self.args, None, best))
-        return best.value
+        return self.sizes()[1]
 
     def best_with(self, row: int) -> int:
         """Returns the same of a call whose kernel of its operation is this row of the table."""
@@ -220,7 +222,8 @@ class _Call:
         return self.best()
 
     def launch(self, like: Any, workspace: Any) -> None:
-        with device_workspace(self.problem, self.best(), like, workspace) as (address, size):
+        least, best = self.sizes()
+        with device_workspace(self.problem, best, like, workspace, least) as (address, size):
             self.args.workspace, self.args.workspace_size = address, size
             check(library().flash_backward(self.args, self.problem.stream))
 

@@ -83,7 +83,6 @@ static __device__ __forceinline__ void copy_ds(uint32_t shared, const dq_of_ds_s
     constexpr int chunks = ds_tile_bytes / chunk_bytes;
     static_assert(chunks % block_threads<C> == 0, "threads copy whole passes");
     static_assert(step_rows<C> == ds_tile_rows, "a block of keys is one of tiles of dS");
-    const uint64_t policy = cache_policy(true);
 #pragma unroll
     for (int i = 0; i < ds_rows<C>; ++i) {
         const ds_row_t &row = state.rows[i];
@@ -93,8 +92,7 @@ static __device__ __forceinline__ void copy_ds(uint32_t shared, const dq_of_ds_s
 #pragma unroll
         for (int pass = 0; pass < chunks / block_threads<C>; ++pass) {
             const int offset = pass * block_threads<C> * chunk_bytes;
-            async_copy_or_zero(shared + i * ds_tile_bytes + at + offset, from + offset, is_kept,
-                               policy);
+            async_copy_or_zero(shared + i * ds_tile_bytes + at + offset, from + offset, is_kept);
         }
     }
 }
