@@ -135,12 +135,24 @@ def test_a_kernel_of_sm90_mla_has_a_template_of_its_own():
     assert "sm90_halves<config>(params);" in source
 
 
+@pytest.mark.parametrize("d_head, keeps_ds", [(64, False), (128, True)])
+def test_a_row_that_keeps_ds_has_a_second_kernel(d_head: int, keeps_ds: bool):
+    config = parse_config(f"SM80 backward_dkv (BF16, {d_head}, 64, 64, 4): stages_1")
+    files = generated_files([config])
+    name = kernel_name(config)
+    second = f"{name}_dq_of_ds"
+    pointer = f"(void (*)(void)){second}" if keeps_ds else "NULL"
+    assert f"     (void (*)(void)){name},\n     {pointer},\n" in files["kernel_table.c"]
+    assert (f"void {second}(" in files["kernel_table.c"]) == keeps_ds
+    assert (f"\n{second}(" in files[kernel_file(config)]) == keeps_ds
+
+
 def test_a_row_without_a_kernel_is_in_the_table_alone():
     config = parse_config("MIXED (BF16, 256, 16): varlen+paged")
     files = generated_files([config])
     assert not [path for path in files if path.startswith("kernels/")]
     name = kernel_name(config)
-    assert f'"{name}",\n     NULL,\n     &family_mixed,\n' in files["kernel_table.c"]
+    assert f'"{name}",\n     NULL,\n     NULL,\n     &family_mixed,\n' in files["kernel_table.c"]
     assert files["kernel_table.c"].count(name) == 1
     assert "set(FLASH_KERNEL_SOURCES_MIXED)\n" in files["kernels.cmake"]
 
