@@ -11,6 +11,7 @@
 
 #include "sm80/backward/layout.cuh"
 #include "sm80/backward/products.cuh"
+#include "sm80/backward/sanitise.cuh"
 #include "sm80/backward/tile.cuh"
 
 constexpr int ds_tile_rows = SM80_DS_TILE_ROWS; /* and columns */
@@ -33,12 +34,12 @@ static __device__ __forceinline__ char *ds_tile_address(const flash_backward_par
     return static_cast<char *>(g.ds.data) + place * ds_tile_bytes;
 }
 
-/* Returns the lane's place of the first fragment of a block of queries, of the tile's keys; NULL if
- * dS is not kept. */
+/* Returns the place of the first fragment of a block of queries, of the tile's keys; NULL if dS is
+ * not kept. */
 template <flash_config_t C>
-static __device__ __forceinline__ char *kept_block(const flash_backward_params_t &params,
-                                                   const gradient_tile_t &tile, int32_t member,
-                                                   int32_t block) {
+static __device__ __forceinline__ char *find_kept_block(const flash_backward_params_t &params,
+                                                        const gradient_tile_t &tile, int32_t member,
+                                                        int32_t block) {
     static_assert(ds_tile_rows % step_rows<C> == 0 && ds_tile_rows % tile_rows<C> == 0,
                   "a block belongs to one tile of dS");
     if (params.gradients.ds.data == nullptr)
@@ -47,21 +48,42 @@ static __device__ __forceinline__ char *kept_block(const flash_backward_params_t
     const int fragment = query % ds_tile_rows / 16 * ds_tile_fragments + key % ds_tile_rows / 16;
     return ds_tile_address<C>(params, tile, tile.head * params.forward.group + member,
                               query / ds_tile_rows, key / ds_tile_rows) +
-           fragment * ds_fragment_bytes + threadIdx.x % 32 * 16;
+           fragment * ds_fragment_bytes;
 }
 
-/* Keeps a part of the block. kept: of kept_block(). */
+/* One thread finds the place of the next block, beside the products of this one. Slots are those of
+ * flags (sanitise.cuh), and are shown by the same barrier. */
+static __device__ __forceinline__ char *&kept_block(int slot) {
+    __shared__ char *places[FLAG_SLOTS];
+    return places[slot];
+}
+
 template <flash_config_t C>
-static __device__ __forceinline__ void keep_part(char *kept, int part, const operand_part<C> &d_s) {
+static __device__ __forceinline__ void prepare_kept_block(const flash_backward_params_t &params,
+                                                          const gradient_tile_t &tile, int slot,
+                                                          int32_t member, int32_t block) {
+    if constexpr (sm80_backward_keeps_ds(&C))
+        if (threadIdx.x == 0)
+            kept_block(slot) = find_kept_block<C>(params, tile, member, block);
+}
+
+/* Keeps a part of the block. */
+template <flash_config_t C>
+static __device__ __forceinline__ void keep_part(int slot, int part, const operand_part<C> &d_s) {
+    if constexpr (!sm80_backward_keeps_ds(&C))
+        return;
+    char *kept = kept_block(slot);
     if (kept == nullptr)
         return;
     const int first_key = first_row_of_warp<C>() / 16, first_query = part * part_steps<C>;
+    kept +=
+        (first_query * ds_tile_fragments + first_key) * ds_fragment_bytes + threadIdx.x % 32 * 16;
 #pragma unroll
     for (int m = 0; m < m_tiles<C>; ++m)
 #pragma unroll
         for (int step = 0; step < part_steps<C>; ++step) {
             const uint32_t(&a)[4] = d_s.a[m][step];
-            const int fragment = (first_query + step) * ds_tile_fragments + first_key + m;
+            const int fragment = step * ds_tile_fragments + m;
             *reinterpret_cast<uint4 *>(kept + fragment * ds_fragment_bytes) =
                 uint4{a[0], a[1], a[2], a[3]};
         }

@@ -90,7 +90,7 @@ template <flash_config_t C> struct operands {
     score_unit_t unit;
     row_sums<C> sums; /* if rows are queries */
     int stage;        /* of the block that is computed */
-    int slot;         /* of its flags (sanitise.cuh) */
+    int slot;         /* of its flags (sanitise.cuh), and of its place in kept dS */
 };
 
 /* Computes P and dS of a part of a block: of S and dP then. */
@@ -135,28 +135,19 @@ static __device__ __forceinline__ void add_d_s(warp_gradients<C> &gradients, con
     add_product<C>(gradients.first, d_s, place_in_part<C>(x, part));
 }
 
-/* Keeps what a part of the block gives to dQ, where that is another kernel's to compute. */
-template <flash_config_t C>
-static __device__ __forceinline__ void keep_d_s(const flash_backward_params_t &params,
-                                                const gradient_tile_t &tile, column_block_t block,
-                                                int part, const operand_part<C> &d_s) {
-    if constexpr (sm80_backward_keeps_ds(&C))
-        keep_part<C>(kept_block<C>(params, tile, block.member, block.number), part, d_s);
-}
-
 /* Computes a block whose parts the sharing warps hand each other. */
 template <flash_config_t C, bool MASKED>
 static __device__ __forceinline__ void
-process_shared_block(const flash_backward_params_t &params, const gradient_tile_t &tile,
+process_shared_block(const flash_params_t &params, const gradient_tile_t &tile,
                      const operands<C> &x, warp_gradients<C> &gradients, column_block_t block) {
     const uint32_t handed = handed_address<C>(x.shared);
     const int first_warp = warp_number() / sharing_warps<C> * sharing_warps<C>;
     {
         score_part<C> s, d_p;
-        compute_part<C, MASKED>(s, d_p, params.forward, tile, x, block, share_of_warp<C>());
+        compute_part<C, MASKED>(s, d_p, params, tile, x, block, share_of_warp<C>());
         const operand_part<C> d_s = round_part<C>(d_p);
         hand_over<C>(handed, 0, d_s);
-        keep_d_s<C>(params, tile, block, share_of_warp<C>(), d_s);
+        keep_part<C>(x.slot, share_of_warp<C>(), d_s);
         if constexpr (rows_are_keys<C>)
             hand_over<C>(handed, 1, round_part<C>(s));
     }
@@ -171,17 +162,17 @@ process_shared_block(const flash_backward_params_t &params, const gradient_tile_
 
 template <flash_config_t C, bool MASKED>
 static __device__ __forceinline__ void
-process_block(const flash_backward_params_t &params, const gradient_tile_t &tile,
-              const operands<C> &x, warp_gradients<C> &gradients, column_block_t block) {
+process_block(const flash_params_t &params, const gradient_tile_t &tile, const operands<C> &x,
+              warp_gradients<C> &gradients, column_block_t block) {
     if constexpr (sharing_warps<C> != 1) {
         process_shared_block<C, MASKED>(params, tile, x, gradients, block);
     } else {
 #pragma unroll 1
         for (int part = 0; part < parts<C>; ++part) {
             score_part<C> s, d_p;
-            compute_part<C, MASKED>(s, d_p, params.forward, tile, x, block, part);
+            compute_part<C, MASKED>(s, d_p, params, tile, x, block, part);
             const operand_part<C> p_of_part = round_part<C>(s), d_s = round_part<C>(d_p);
-            keep_d_s<C>(params, tile, block, part, d_s);
+            keep_part<C>(x.slot, part, d_s);
             if constexpr (rows_are_keys<C>)
                 add_p<C>(gradients, x, part, p_of_part);
             add_d_s<C>(gradients, x, part, d_s);
@@ -196,10 +187,10 @@ static __device__ __forceinline__ void
 process_any_block(const flash_backward_params_t &params, const gradient_tile_t &tile,
                   const operands<C> &x, warp_gradients<C> &gradients, column_block_t block) {
     if (!is_cut<C>(tile, block.number)) {
-        process_block<C, false>(params, tile, x, gradients, block);
+        process_block<C, false>(params.forward, tile, x, gradients, block);
         return;
     }
-    process_block<C, true>(params, tile, x, gradients, block);
+    process_block<C, true>(params.forward, tile, x, gradients, block);
     if constexpr (has_mask<C> && rows_are_keys<C>)
         add_non_finite_rows<C>(gradients.second[0], params, tile, x.slot, block.member,
                                block.number);
@@ -223,8 +214,10 @@ template <flash_config_t C>
 static __device__ __forceinline__ void
 copy_next_block(const flash_backward_params_t &params, const gradient_tile_t &tile,
                 const operands<C> &x, column_block_t next, int32_t members) {
-    if (next.member < members)
-        copy_block<C>(x.shared, (x.stage + 1) % C.n_stages, params, tile, next.member, next.number);
+    if (next.member >= members)
+        return;
+    copy_block<C>(x.shared, (x.stage + 1) % C.n_stages, params, tile, next.member, next.number);
+    prepare_kept_block<C>(params, tile, (x.slot + 1) % FLAG_SLOTS, next.member, next.number);
 }
 
 /* Starts to copy the tile and the first block. */
@@ -234,6 +227,7 @@ begin_blocks(const flash_backward_params_t &params, const gradient_tile_t &tile,
     operands<C> x = {shared, score_unit_of<has_softcap<C>>(params.forward)};
     copy_tile<C>(shared, params, tile);
     copy_block<C>(shared, 0, params, tile, 0, tile.block_begin);
+    prepare_kept_block<C>(params, tile, 0, 0, tile.block_begin);
     if constexpr (!rows_are_keys<C>)
         x.sums = load_row_sums<C>(params, tile);
     return x;
@@ -243,7 +237,7 @@ begin_blocks(const flash_backward_params_t &params, const gradient_tile_t &tile,
 template <flash_config_t C>
 static __device__ __forceinline__ const gradient_tile_t &keep_tile(const gradient_tile_t &tile) {
     __shared__ gradient_tile_t kept;
-    static_assert(FLAG_SLOTS * sizeof(non_finite_flags_t) + sizeof kept <=
+    static_assert(FLAG_SLOTS * (sizeof(non_finite_flags_t) + sizeof(char *)) + sizeof kept <=
                       SM80_BACKWARD_STATIC_SHARED_BYTES,
                   "the host counts on it");
     if (threadIdx.x == 0)
