@@ -59,7 +59,7 @@ def test_the_table_has_a_row_for_each():
     facts = files["config_facts.c"].partition("row_types_sm90_fwd[] = {\n")[2].partition("\n};")[0]
     entries = re.findall(r"^    \{(\w+), (\w+),$", facts, re.MULTILINE)
     table = files["kernel_table.c"]
-    row = r'"(flash_fwd_sm90_\w+)",\n.*\n.*\n     &row_facts_sm90_fwd,\n'
+    row = r'"(flash_fwd_sm90_\w+)",\n.*\n.*\n.*\n     &row_facts_sm90_fwd,\n'
     rows = re.findall(row + r"     &row_types_sm90_fwd\[(\d)\]\}", table)
     assert {name: entries[int(index)] for name, index in rows} == {
         kernel_name(CONVERTING): ("FLASH_DTYPE_E4M3", "0"),
