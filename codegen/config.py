@@ -37,6 +37,11 @@ def converts(config: Config) -> bool:
     return operand_dtype(config) != config.dtype
 
 
+def is_latent(config: Config) -> bool:
+    """Says whether K and V are of latent tokens."""
+    return config.dtype == Dtype.LATENT_E4M3
+
+
 def multiplies_e4m3(config: Config) -> bool:
     """Says whether a CUDA kernel's products are of e4m3."""
     return operand_dtype(config) == Dtype.E4M3

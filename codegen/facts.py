@@ -384,9 +384,9 @@ def _wide_q_and_o(*types: Dtype) -> tuple[Types, ...]:
 
 
 def _quantised(kv: Dtype, *types: Dtype) -> tuple[Types, ...]:
-    """K and V are of a type of 8 bits or less, Q is of one of the types, and O is of that type or
-    fp32."""
-    return tuple(Types(kv, q, o) for q in types for o in sorted({q, Dtype.FP32}))
+    """K and V are of a type of 8 bits or less, which is no type of O, and Q is of one of the
+    types."""
+    return tuple(Types(kv, q, o) for q in types for o in BASIC_TYPES)
 
 
 def _all_of_8_bits(kv: Dtype, *outputs: Dtype, operand: int = 0) -> tuple[Types, ...]:
@@ -492,7 +492,7 @@ GRADIENT_ARCHS = (Arch.REFERENCE, Arch.AVX2, Arch.AVX512, Arch.NEON)
 PAIR_ARCHS = (Arch.AVX512_BF16, Arch.NEON_BF16)
 CUDA_TYPES = (*HALF_TYPES, *_quantised(Dtype.E4M3, *HALVES))
 SM90_TYPES = (*CUDA_TYPES, *_all_of_8_bits(Dtype.E4M3, *BASIC_TYPES, operand=Dtype.E4M3))
-SM90_MLA_TYPES = (*CUDA_TYPES, *_quantised(Dtype.LATENT_E4M3, Dtype.BF16))
+MLA_TYPES = (*CUDA_TYPES, *_quantised(Dtype.LATENT_E4M3, Dtype.BF16))
 
 
 def _cpu(
@@ -643,11 +643,11 @@ FAMILIES = {
             more_features=int(Feature.DROPOUT),
         ),
         _cuda(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES),
-        _cuda(Arch.SM80_MLA, SM80_MLA, CUDA_TYPES, _SM80_MLA_RULES),
+        _cuda(Arch.SM80_MLA, SM80_MLA, MLA_TYPES, _SM80_MLA_RULES),
         _cuda(Arch.SM80_WIDE, SM80_WIDE, CUDA_TYPES, _SM80_WIDE_RULES),
         _cuda(Arch.SM90, SM90, SM90_TYPES, _SM90_RULES, ONLY_90, gradients=_SM90_GRADIENTS),
         _cuda(Arch.SM90_DECODE, SM90_DECODE, SM90_TYPES, _SM90_DECODE_RULES, ONLY_90, VARLEN),
-        _cuda(Arch.SM90_MLA, SM90_MLA, SM90_MLA_TYPES, _SM90_MLA_RULES, ONLY_90, VARLEN),
+        _cuda(Arch.SM90_MLA, SM90_MLA, MLA_TYPES, _SM90_MLA_RULES, ONLY_90, VARLEN),
         _cuda(Arch.SM90_WIDE, SM90_WIDE, CUDA_TYPES, _SM90_WIDE_RULES, ONLY_90, VARLEN),
         _cuda(Arch.MIXED, MIXED, CUDA_TYPES, _MIXED_RULES, needed=VARLEN),
     )

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
-from .config import Config, converts, multiplies_e4m3, operand_dtype
+from .config import Config, converts, is_latent, multiplies_e4m3, operand_dtype
 from .facts import Arch, Dtype, Feature, Op
 
 _KERNELS = Path(__file__).resolve().parents[1] / "kernels"
@@ -63,6 +63,7 @@ _KNOWN: dict[str, Any] = {
     "dtype_size": lambda dtype: Dtype(dtype).size,
     "flash_operand_dtype": operand_dtype,
     "flash_converts": converts,
+    "flash_is_latent": is_latent,
     "flash_multiplies_e4m3": multiplies_e4m3,
     **{f"FLASH_ARCH_{arch.name}": int(arch) for arch in Arch},
     **{f"FLASH_OP_{op.name}": int(op) for op in Op},

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import Enum
 
-from .config import Config, converts
+from .config import Config, converts, is_latent
 from .facts import FAMILIES, Arch, Feature, Op
 
 HOPPER = 90  # compute capability 9.0
@@ -38,7 +38,8 @@ def is_before_hopper(config: Config) -> bool:
         return bool(config.async_copy) and not config.features & Feature.DROPOUT
     if config.arch == Arch.SM80_MLA:
         is_served = not converts(config) or not config.features & Feature.BIAS
-        return is_served or (config.B_r, config.B_c) == SMALL_MLA_TILE
+        is_small = (config.B_r, config.B_c) == SMALL_MLA_TILE
+        return is_served or (is_small and not is_latent(config))  # which have no larger tile
     if config.arch == Arch.SM80_WIDE:
         return not converts(config)  # beside a bias SM90_WIDE converts nothing
     return False

@@ -218,6 +218,13 @@ SM80_MLA_SHIP_SHAPES = (
     ("64, 32, 8", "stages_3"),
     ("64, 16, 8", "stages_4"),
 )
+# The same for latent tokens, of which one tile alone has ALiBi and masks too, so that rows are few.
+SM80_MLA_SHIP_LATENT_ROWS = (
+    ("32, 16, 4", "stages_3", 0),
+    ("64, 32, 8", "stages_3", 0),
+    ("64, 16, 8", "stages_4", 0),
+    ("64, 16, 8", "stages_4", Feature.BIAS),
+)
 
 # SM80_WIDE kernels that are installed: those of 16 keys, for blocks of any size, have ALiBi and
 # masks too; those of 32 are for blocks of 160 KB or more, and for calls without either.
@@ -657,14 +664,20 @@ def ship_sm80_decode() -> list[Config]:
 def ship_sm80_mla() -> list[Config]:
     """Returns the rows of each type and tile, contiguous and in pages, without and with ALiBi and
     masks."""
+    with_and_without = [
+        (*shape, bias) for shape in SM80_MLA_SHIP_SHAPES for bias in (0, Feature.BIAS)
+    ]
+    of_type = {
+        **dict.fromkeys((Dtype.FP16, Dtype.BF16, Dtype.E4M3), with_and_without),
+        Dtype.LATENT_E4M3: SM80_MLA_SHIP_LATENT_ROWS,
+    }
     return [
         replace(
             parse_config(f"SM80_MLA ({dtype.name}, 576/512, {shape}): {stages}"),
             features=features | bias,
         )
-        for dtype in (Dtype.FP16, Dtype.BF16, Dtype.E4M3)
-        for shape, stages in SM80_MLA_SHIP_SHAPES
-        for bias in (0, Feature.BIAS)
+        for dtype, rows in of_type.items()
+        for shape, stages, bias in rows
         for features in (BASIC_FEATURES, PAGED_FEATURES)
     ]
 

@@ -44,6 +44,7 @@ class Case:
 
 
 CASES = (
+    Case(1, 1024, 16),
     Case(1, 8192, 16),
     Case(1, 32768, 16),
     Case(16, 8192, 16),
@@ -96,7 +97,7 @@ def cache_of(n_pages: int, size: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def call(
-    case: Case, page_size: int, dtype: torch.dtype, row: str | None, bias: str
+    case: Case, page_size: int, dtype: torch.dtype, args: argparse.Namespace
 ) -> Callable[[], Any]:
     size = page_size or case.seqlen_k
     n_pages = case.batch * case.seqlen_k // size
@@ -106,8 +107,9 @@ def call(
         "causal": True,
         "seqused_k": torch.full((case.batch,), case.seqlen_k, device="cuda").int(),
         "out": torch.empty(*q.shape[:-1], D_HEAD_V, dtype=q.dtype, device="cuda"),
-        "config": config_of(row, page_size, bias),
-        **bias_options(case, bias),
+        "config": config_of(args.row, page_size, args.bias),
+        "batch_invariant": args.batch_invariant,
+        **bias_options(case, args.bias),
     }
     if page_size:
         ids = torch.randperm(n_pages, device="cuda").int()
@@ -117,9 +119,9 @@ def call(
     return lambda: flash_attn_func(q, k, k[..., :D_HEAD_V], **options)
 
 
-def measure(case: Case, dtype: torch.dtype, runs: int, row: str | None, bias: str) -> str:
-    calls = [call(case, size, dtype, row, bias) for size in PAGE_SIZES]
-    seconds = bench_cuda.cold_median_seconds(calls, runs)
+def measure(case: Case, dtype: torch.dtype, args: argparse.Namespace) -> str:
+    calls = [call(case, size, dtype, args) for size in PAGE_SIZES]
+    seconds = bench_cuda.cold_median_seconds(calls, args.runs)
     best = min(seconds)
     times = "".join(f"{x * 1e6:10.1f}" for x in seconds)
     shape = f"{case.batch:5} x {case.seqlen_k:<6}{case.n_heads:5} heads{case.seqlen_q:3} queries"
@@ -134,13 +136,15 @@ def main() -> None:
     parser.add_argument("--type", choices=TYPES, default="bf16", help="of the cache")
     parser.add_argument("--row", help="configuration without features; default: selected")
     parser.add_argument("--bias", choices=BIASES, default="none", help="what joins scores")
-    options = parser.parse_args()
+    parser.add_argument(
+        "--batch-invariant", action="store_true", help="calls with FLASH_FLAG_BATCH_INVARIANT"
+    )
+    args = parser.parse_args()
     torch.manual_seed(0)
     print(f"{torch.cuda.get_device_name()}, microseconds in a cache without pages, of 64 and of 1")
     print(f"{'':31}{'none':>10}{'64':>10}{'1':>10}{'TB/s':>9}{'TFLOP/s':>9}")
     for case in CASES:
-        dtype = TYPES[options.type]
-        print(measure(case, dtype, options.runs, options.row, options.bias), flush=True)
+        print(measure(case, TYPES[args.type], args), flush=True)
         torch.cuda.empty_cache()
 
 

@@ -19,6 +19,7 @@ enum {
     SM80_WIDE_CONVERTED_STAGES = 1, /* the same of K and of V, where they are not the same */
     SM80_MLA_ROW_BYTES = 20,        /* of what a block keeps of each row, beside sums */
     SM80_MLA_BIAS_BYTES = 24,       /* of a row's bias, in kernels with bias */
+    SM80_MLA_TOKEN_BYTES = 640,     /* of a latent token, but for its scales */
     SM80_MLA_ROWS_OF_ONE_BLOCK = 64 /* with which a block takes a multiprocessor's registers */
 };
 
@@ -54,9 +55,22 @@ DECODE_CONSTANT int32_t sm80_mla_stage_bytes(const flash_config_t *c) {
     return c->B_c * c->d_head * SM80_MLA_OPERAND_BYTES;
 }
 
+/* Returns the bytes in which the columns of B_c keys of a tensor arrive that are to be converted.
+ */
+DECODE_CONSTANT int32_t sm80_mla_landed_columns_bytes(const flash_config_t *c) {
+    return c->B_c *
+           (flash_is_latent(c) ? (int32_t)SM80_MLA_TOKEN_BYTES : c->d_head * dtype_size(c->dtype));
+}
+
+/* Returns the bytes of these keys' scales: each warp has those that it multiplies by. */
+DECODE_CONSTANT int32_t sm80_mla_landed_scales_bytes(const flash_config_t *c) {
+    return flash_is_latent(c) ? c->n_warps * c->B_c * (int32_t)sizeof(float) : 0;
+}
+
 /* Returns the bytes in which B_c keys of a tensor arrive that are to be converted. */
 DECODE_CONSTANT int32_t sm80_mla_landing_bytes(const flash_config_t *c) {
-    return flash_converts(c) ? c->B_c * c->d_head * dtype_size(c->dtype) : 0;
+    return flash_converts(c) ? sm80_mla_landed_columns_bytes(c) + sm80_mla_landed_scales_bytes(c)
+                             : 0;
 }
 
 /* Returns the bytes of all keys: stages, and landings behind them. */

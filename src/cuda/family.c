@@ -18,9 +18,6 @@ const char *cuda_launch_obstacle(const cuda_family_t *family, const flash_config
         return "a block needs more shared memory than the device has";
     if ((int64_t)p->batch * p->n_heads > INT32_MAX || family->tiles(config, p) > INT32_MAX)
         return "the problem has more tiles than a launch can take";
-    if (p->bias.kind == FLASH_MASK_BLOCKS && family->refuses_mask_of_blocks)
-        return "mask.kind is FLASH_MASK_BLOCKS, and kernels of SM80_MLA and SM80_WIDE do not read "
-               "masks of blocks";
     if (p->bias.has_page_holes && !hides_holes(family, config))
         return "the call has FLASH_FLAG_PAGE_HOLES, and of CUDA kernels only those with bias, but "
                "of "

@@ -30,7 +30,6 @@ typedef struct cuda_family {
                                const device_t *device);
     /* Says whether a kernel hides keys in holes of a page table. NULL: those with bias do. */
     bool (*hides_holes)(const flash_config_t *config);
-    bool refuses_mask_of_blocks; /* FLASH_MASK_BLOCKS */
     /* These describe what a row of dK and dV with a second kernel keeps, and that kernel's blocks.
      * NULL: the family's rows have none. */
     cuda_ds_tile_t (*ds_tile)(const flash_config_t *config);

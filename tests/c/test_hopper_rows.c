@@ -115,9 +115,10 @@ static problem_t draw_problem(draw_t *draw, bool aligned) {
 static bool has_code_for_hopper(const flash_config_t *c) {
     if (c->arch == FLASH_ARCH_SM80)
         return !c->async_copy || (c->features & FLASH_FEATURE_DROPOUT) != 0;
+    const bool is_small = c->B_r == 64 && c->B_c == 16;
     if (c->arch == FLASH_ARCH_SM80_MLA)
-        return c->dtype == FLASH_DTYPE_E4M3 && (c->features & FLASH_FEATURE_BIAS) != 0 &&
-               !(c->B_r == 64 && c->B_c == 16);
+        return (c->features & FLASH_FEATURE_BIAS) != 0 &&
+               ((c->dtype == FLASH_DTYPE_E4M3 && !is_small) || c->dtype == FLASH_DTYPE_LATENT_E4M3);
     if (c->arch == FLASH_ARCH_SM80_WIDE)
         return c->dtype == FLASH_DTYPE_E4M3;
     return true;

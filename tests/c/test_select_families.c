@@ -134,7 +134,8 @@ TEST(caches_of_e4m3_go_with_types_of_q_and_o) {
     p.params.o_dtype = FLASH_DTYPE_FP32, assert_ptr_equal(selected(&p, &hopper), kernel);
     p.params.q_dtype = FLASH_DTYPE_FP16, assert_ptr_equal(selected(&p, &hopper), kernel);
     p.params.o_dtype = FLASH_DTYPE_FP16, assert_ptr_equal(selected(&p, &hopper), kernel);
-    p.params.o_dtype = FLASH_DTYPE_BF16;
+    p.params.o_dtype = FLASH_DTYPE_BF16, assert_ptr_equal(selected(&p, &hopper), kernel);
+    p.params.o_dtype = FLASH_DTYPE_E4M3;
     assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "o.dtype");
     p.params.q_dtype = p.params.o_dtype = FLASH_DTYPE_FP32;
     assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "q.dtype");

@@ -142,25 +142,10 @@ static problem_t problem_of_tokens(int32_t rows, int32_t features) {
     return problem;
 }
 
-TEST(latent_tokens_have_kernels_on_hopper) {
-    static const int32_t heads[] = {1, 16, 33, 128};
-    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
-        for (int32_t features = 0; features < 32; features++) {
-            const problem_t p = problem_of_tokens(heads[i], features);
-            const flash_config_t *config = &selected(&p, &hopper)->config;
-            assert_int_equal(config->arch, FLASH_ARCH_SM90_MLA);
-            assert_int_equal(config->dtype, FLASH_DTYPE_LATENT_E4M3);
-            assert_int_equal(config->features & FLASH_FEATURE_PAGED,
-                             features & FLASH_FEATURE_PAGED);
-        }
-}
-
 TEST(what_hopper_cannot_do_with_latent_tokens_is_refused) {
     const problem_t good = problem_of_tokens(16, FLASH_FEATURE_VARLEN);
-    const flash_kernel_t *kernel;
-    char reason[SELECT_REASON_SIZE];
+    const flash_kernel_t *kernel = selected(&good, &hopper);
     problem_t p;
-    kernel = selected(&good, &hopper);
     p = good, p.params.o_dtype = FLASH_DTYPE_FP32, assert_ptr_equal(selected(&p, &hopper), kernel);
     p = good, p.params.q_dtype = p.params.o_dtype = FLASH_DTYPE_FP16;
     assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "q.dtype");
@@ -168,8 +153,27 @@ TEST(what_hopper_cannot_do_with_latent_tokens_is_refused) {
     assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "16 bytes");
     p = good, p.params.k = p.params.v = (const void *)(uintptr_t)8;
     assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "16-byte aligned");
-    assert_refused(select_kernel(&good, &ampere, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
-                   "LATENT_E4M3");
+}
+
+/* SM80_MLA has one tile for them that adds a bias. */
+TEST(latent_tokens_have_kernels_on_every_device) {
+    static const int32_t heads[] = {1, 32, 33, 128};
+    const int32_t own_features = FLASH_FEATURE_PAGED | FLASH_FEATURE_BIAS;
+    const device_t *const devices[] = {&ampere, &small_gpu, &blackwell, &small_blackwell, &hopper};
+    for (size_t device = 0; device < sizeof devices / sizeof devices[0]; device++)
+        for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
+            for (int32_t features = 0; features < 64; features++) {
+                const bool has_bias = (features & FLASH_FEATURE_BIAS) != 0;
+                const bool is_for_sm90 = devices[device] == &hopper && !has_bias;
+                const bool is_small = heads[i] <= 32 && !has_bias && !is_for_sm90;
+                const problem_t p = problem_of_tokens(heads[i], features);
+                const flash_config_t *config = &selected(&p, devices[device])->config;
+                assert_int_equal(config->arch,
+                                 is_for_sm90 ? FLASH_ARCH_SM90_MLA : FLASH_ARCH_SM80_MLA);
+                assert_int_equal(config->dtype, FLASH_DTYPE_LATENT_E4M3);
+                assert_int_equal(config->B_r, is_small ? 32 : 64);
+                assert_int_equal(config->features & own_features, features & own_features);
+            }
 }
 
 /* Rows with bias hide keys in holes of a page table, and of SM90_MLA those that convert K. */

@@ -20,7 +20,7 @@ static void set_types(flash_forward_args_t *args, int i) {
 static bool goes_together(const flash_forward_args_t *args) {
     const int32_t kv = args->k.dtype, q = args->q.dtype, o = args->o.dtype;
     if (kv == FLASH_DTYPE_E4M3)
-        return o != FLASH_DTYPE_E4M3 && (q == FLASH_DTYPE_E4M3 || o == q || o == FLASH_DTYPE_FP32);
+        return o != FLASH_DTYPE_E4M3;
     return (q == kv || q == FLASH_DTYPE_FP32) && (o == kv || o == FLASH_DTYPE_FP32);
 }
 

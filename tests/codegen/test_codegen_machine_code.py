@@ -40,11 +40,14 @@ def test_on_hopper_the_other_families_keep_what_no_row_of_its_own_serves():
     }
 
 
-def test_on_hopper_latent_attention_needs_others_for_the_bias_beside_e4m3():
+def test_on_hopper_latent_attention_needs_others_for_the_bias_beside_what_is_converted():
     rows = [c for c in CUDA if c.arch == Arch.SM80_MLA and has_machine_code(c, {90})]
-    assert {Dtype(c.dtype) for c in rows} == {Dtype.E4M3}
     assert all(c.features & Feature.BIAS for c in rows)
-    assert {(c.B_r, c.B_c) for c in rows} == {(32, 16), (64, 32)}
+    assert {(Dtype(c.dtype), c.B_r, c.B_c) for c in rows} == {
+        (Dtype.E4M3, 32, 16),
+        (Dtype.E4M3, 64, 32),
+        (Dtype.LATENT_E4M3, 64, 16),
+    }
 
 
 def test_on_hopper_wide_heads_need_others_for_the_bias_beside_e4m3():

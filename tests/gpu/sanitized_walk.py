@@ -66,9 +66,7 @@ RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
 
 
 def masks_for(config: flashattn.Config) -> tuple[BiasCase | BlockCase, ...]:
-    if config.fixed_reference:
-        return WHOLE_TILES
-    return MASKS[:-1] if config.arch in (Arch.SM80_MLA, Arch.SM80_WIDE) else MASKS
+    return WHOLE_TILES if config.fixed_reference else MASKS
 
 
 def mixed_problems(config: flashattn.Config) -> Iterator[AttentionProblem]:

@@ -77,7 +77,7 @@ def in_pages_of_every_size() -> Iterator[Case]:
         f"{name}-{q}-{o}": replace(E4M3_PREFILL.problems[name], q_dtype=q, o_dtype=o)
         for name in names
         for q in of_16_bits
-        for o in (q, "float32")
+        for o in (*of_16_bits, "float32")
     }
     for family, configs, problems, sizes in (
         (DECODE, DECODE.paged, DECODE.problems, (1, 3, 16, 19, 64, 128, 256)),

@@ -29,6 +29,7 @@ from gpu_problems import (
     device_options,
     run,
 )
+from memory import E4M3
 from problems import AttentionProblem
 
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
@@ -164,6 +165,29 @@ def test_o_of_16_bits_is_that_of_fp32_rounded(
         assert (lse == wide_lse).all()
         finite = np.isfinite(wide_o)
         assert (wide_o[finite] != o.astype(np.float32)[finite]).any(), "rounded"
+
+
+@pytest.mark.parametrize("q_dtype", DTYPES)
+@pytest.mark.parametrize("is_poisoned", [False, True])
+@pytest.mark.parametrize("d_head", [64, 128, 256, 512])
+def test_o_of_any_type_beside_e4m3(d_head: int, is_poisoned: bool, q_dtype: str) -> None:
+    """O of either type of 16 bits is that of fp32 rounded, whatever the type of Q is."""
+    for seqlen_q, causal in ((1, False), (190, True)):
+        p = AttentionProblem(1, seqlen_q, 190, 2, 1, d_head, E4M3, q_dtype, causal=causal)
+        tensors = device_inputs(p)
+        if is_poisoned:
+            tensors[2][:, 68].view(torch.uint8)[..., ::3] = 0x7F
+        types = {o: replace(p, o_dtype=o) for o in (*DTYPES, "float32")}
+        configs = configs_for(p)
+        assert configs
+        for config in configs:
+            found = {o: run(own, tensors, config) for o, own in types.items()}
+            wide, lse = found["float32"]
+            for own, own_lse in (found[o] for o in DTYPES):
+                expected = wide.astype(own.dtype).astype(np.float32)
+                assert np.array_equal(expected, own.astype(np.float32), equal_nan=True)
+                assert (own_lse == lse).all()
+            assert np.isnan(wide).any() == is_poisoned
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])

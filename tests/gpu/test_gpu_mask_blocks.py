@@ -78,7 +78,7 @@ def test_row_agrees_with_the_oracle(name: str, mask: BlockCase, dtype: str, d_he
 @every_mask
 @pytest.mark.parametrize("name", ["row", "full", "ragged"])
 def test_heads_of_512_elements(name: str, mask: BlockCase) -> None:
-    """These are computed by SM90_WIDE."""
+    """These are computed by SM90_WIDE and SM80_WIDE."""
     check_every_row(replace(typed(PROBLEMS[name], "bfloat16", 512), bias=mask))
 
 
@@ -129,7 +129,7 @@ def test_every_family_with_masks_serves_blocks() -> None:
             replace(typed(PROBLEMS[name], "bfloat16", d_head), bias=MASKS["whole_tiles"])
         )
     }
-    others = {Arch.SM80_MLA, Arch.SM90_MLA, Arch.SM80_WIDE}
+    others = {Arch.SM80_MLA, Arch.SM90_MLA}
     with_masks = {row.config.arch for row in runnable_rows() if row.config.features & Feature.BIAS}
     assert served == with_masks - others
 

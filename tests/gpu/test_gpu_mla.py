@@ -34,7 +34,7 @@ from cache_families import (
 )
 from device_memory import fill_with_nan, torch_dtype, upload
 from expectation import Expected
-from flashattn import Arch, DType, Feature, latent
+from flashattn import DType, Feature, latent
 from gpu_problems import (
     CONTIGUOUS,
     MLA_FAMILIES,
@@ -142,6 +142,8 @@ def test_outputs_anywhere_and_wide(config: flashattn.Config) -> None:
         p = AttentionProblem(1, 2, keys, 40, 1, D_HEAD, layouts=("contiguous",) * 3 + ("shifted",))
         _check(_of_row(p, config), config)
         _check(replace(_of_row(p, config), o_dtype="float32"), config)
+        if config.dtype in (DType.E4M3, DType.LATENT_E4M3):
+            _check(replace(_of_row(p, config), o_dtype="float16"), config)
 
 
 @pytest.mark.parametrize("config", [c for c in DENSE if c.dtype != DType.LATENT_E4M3], ids=str)
@@ -157,7 +159,8 @@ def test_scales_of_k_and_v(config: flashattn.Config) -> None:
     p = _of_row(replace(BATCH, causal=True, softcap=20.0), config)
     scales = tuple((0.25 * (i + 1),) for i in range(p.batch))
     _check(replace(p, k_descale=scales, v_descale=scales[::-1]), config)
-    _check(replace(p, k_descale=-0.5, v_descale=3.0, q_dtype="float16", o_dtype="float16"), config)
+    for q, o in (("float16", "float16"), ("float16", "bfloat16"), ("bfloat16", "float16")):
+        _check(replace(p, k_descale=-0.5, v_descale=3.0, q_dtype=q, o_dtype=o), config)
 
 
 # ---- Latent tokens ----
@@ -168,7 +171,12 @@ every_latent_row = pytest.mark.parametrize("config", LATENT_ROWS, ids=str)
 
 def _in_bf16(config: flashattn.Config) -> flashattn.Config:
     """Returns the row that multiplies the same numbers without converting them."""
-    return replace(config, dtype=DType.BF16, n_warps=12)
+    fields = ("arch", "B_r", "B_c", "features")
+    return next(
+        row
+        for row in ROWS
+        if row.dtype == DType.BF16 and all(getattr(row, x) == getattr(config, x) for x in fields)
+    )
 
 
 def _assert_bits_of_bf16(p: AttentionProblem, tokens: np.ndarray, config: object) -> None:
@@ -290,15 +298,8 @@ def test_alibi_and_masks(bias: BiasCase, p: AttentionProblem, config: flashattn.
 
 @every_biased_case
 def test_masks_of_blocks(p: AttentionProblem, config: flashattn.Config) -> None:
-    """SM80_MLA refuses them by name."""
-    p = _of_row(replace(p, bias=BlockCase(block_q=2, block_k=50)), config)
-    if config.arch == Arch.SM90_MLA:
-        _check(p, config)
-    else:
-        with pytest.raises(
-            (ValueError, NotImplementedError), match="SM80_MLA and SM80_WIDE do not read masks"
-        ):
-            _check(p, config)
+    for blocks in (BlockCase(block_q=2, block_k=50), BlockCase(1, 7, n_keys=301, from_end=True)):
+        _check(_of_row(replace(p, bias=blocks), config), config)
 
 
 @every_biased_row
@@ -343,7 +344,7 @@ def test_numbers_that_are_none_reach_their_rows(value: float, config: flashattn.
     )
 
 
-@every_biased_row
+@pytest.mark.parametrize("config", [c for c in biased(DENSE) if c not in LATENT_ROWS], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_the_least_finite_number_leaves_a_mean(
     dtype: torch.dtype, config: flashattn.Config

@@ -268,9 +268,9 @@ def _local_memory(config: flashattn.Config) -> int:
 
 def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
     """Returns (least, most) bytes for Q and the blocks of K and V, two bytes per element, one of
-    e4m3. SM80_MLA and SM80_WIDE have Q in registers, blocks of fp16 beside those of e4m3, and warps
-    exchange scores and P. SM90 and SM90_DECODE have panels of 64 columns and barriers, and slots of
-    O and the next Q if there is room."""
+    e4m3. SM80_MLA and SM80_WIDE have Q in registers, blocks of 16 bits beside those of e4m3 and of
+    latent tokens, and warps exchange scores and P. SM90 and SM90_DECODE have panels of 64 columns
+    and barriers, and slots of O and the next Q if there is room."""
     if config.arch == Arch.SM80:
         exact = 2 * config.d_head * (config.B_r + 2 * config.B_c)
         return exact, exact
@@ -278,6 +278,9 @@ def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
         n_bytes = 1 if config.dtype == DType.E4M3 else 2
         exact = n_bytes * config.d_head * config.n_warps * config.n_stages * 2 * config.B_c
         return exact, exact
+    if config.arch == Arch.SM80_MLA and config.dtype == DType.LATENT_E4M3:
+        of_key = 2 * 2 * config.d_head + config.n_stages * (640 + 4 * config.n_warps)
+        return of_key * config.B_c, of_key * config.B_c + 32 * 1024
     if config.arch == Arch.SM80_MLA:
         of_element = config.n_stages + 4 if config.dtype == DType.E4M3 else 2 * config.n_stages
         keys = of_element * config.d_head * config.B_c

@@ -307,8 +307,6 @@ def test_the_binding_refuses_what_is_no_cache() -> None:
         call(q, k, v, kv_dtype=LATENT, k_descale=1.0)
     with pytest.raises(ValueError, match=r"quant.v_scale is given, and k.dtype is 5"):
         call(q, k, v, kv_dtype=LATENT, v_descale=1.0)
-    support = flashattn.query_support(q, k, v, kv_dtype=LATENT, out_dtype="float16")
-    assert not support and "if K and V are LATENT_E4M3, Q and O can be" in support.reason
 
 
 @dataclass(frozen=True)

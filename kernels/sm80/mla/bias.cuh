@@ -12,6 +12,7 @@
 #define FLASH_KERNELS_SM80_MLA_BIAS_CUH
 
 #include "common/bias.cuh"
+#include "common/block_bits.cuh"
 #include "common/page_holes.cuh"
 #include "sm80/mla/key_source.cuh"
 #include "sm80/mla/queries.cuh"
@@ -60,18 +61,25 @@ static __device__ __forceinline__ uint32_t load_mask_word(const uint32_t *row, i
     return covered < 32 ? word | 0xffffffffu << max(covered, 0) : word;
 }
 
+/* Returns a bit for each of the 32 keys of a row from `column` on: 0 for one that is hidden. */
+static __device__ __forceinline__ uint32_t load_shown_keys(const flash_bias_t &bias,
+                                                           const flash_bias_row_t &row,
+                                                           int32_t column) {
+    if (bias.kind == FLASH_MASK_BLOCKS)
+        return shown_by_blocks(bias, row.at, column);
+    const uint32_t *const words = static_cast<const uint32_t *>(bias.mask) + row.at;
+    return __funnelshift_r(load_mask_word(words, column >> 5, bias.n_keys),
+                           load_mask_word(words, (column >> 5) + 1, bias.n_keys), column);
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void take_bits(own_biases<C> &biases, const flash_bias_t &bias,
                                                  const mla_exchange<C> &shared, int32_t column) {
     static_assert(own_tiles<C> * 8 <= 32, "a thread's keys are among 32");
     uint32_t shown[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const uint32_t *const row =
-            static_cast<const uint32_t *>(bias.mask) + bias_row<C>(shared, half).at;
-        shown[half] = __funnelshift_r(load_mask_word(row, column >> 5, bias.n_keys),
-                                      load_mask_word(row, (column >> 5) + 1, bias.n_keys), column);
-    }
+    for (int half = 0; half < 2; ++half)
+        shown[half] = load_shown_keys(bias, bias_row<C>(shared, half), column);
     for_each_own<C>([&](int n, int i, int32_t offset) {
         biases.of[n][i] = shown[i / 2] >> offset & 1 ? 0.0f : -INFINITY;
     });
@@ -109,7 +117,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void take_mask(own_biases<C> &biases, const flash_bias_t &bias,
                                                  const mla_exchange<C> &shared, int32_t column) {
     DTYPES_KNOWN(7); /* numbers are of no other type */
-    if (bias.kind == FLASH_MASK_BITS)
+    if (bias.kind == FLASH_MASK_BITS || bias.kind == FLASH_MASK_BLOCKS)
         take_bits<C>(biases, bias, shared, column);
     else if (bias.dtype == FLASH_DTYPE_FP16)
         take_numbers<C, FLASH_DTYPE_FP16>(biases, bias, shared, column);

@@ -10,6 +10,8 @@
  * In a pass a warp has eight keys, of which four lanes each have the 64 bytes of a panel. Accesses
  * of shared memory are without bank conflicts: landed chunks lie in the order of the threads, and
  * eight lanes store to different places of the lines of two neighbouring keys.
+ *
+ * Latent tokens become bf16, and have a last panel that is bf16 already (mla/latent.cuh).
  */
 #ifndef FLASH_KERNELS_SM80_MLA_CONVERT_CUH
 #define FLASH_KERNELS_SM80_MLA_CONVERT_CUH
@@ -18,16 +20,7 @@
 #include "common/ptx/e4m3.cuh"
 #include "common/ptx/shared_memory.cuh"
 #include "sm80/mla/key_source.cuh"
-
-constexpr int byte_chunk_columns = DECODE_CHUNK_BYTES; /* of e4m3 */
-constexpr int panel_byte_chunks = panel_columns / byte_chunk_columns;
-constexpr int pass_keys = DECODE_WARP_THREADS / panel_byte_chunks;
-template <flash_config_t C> constexpr int passes = C.B_c / pass_keys;
-template <flash_config_t C> constexpr int landing_bytes = sm80_mla_landing_bytes(&C);
-
-/* A thread has a chunk of each of its warp's panels in every pass. In the pass of its warp's number
- * it has one of the last panel, too. */
-template <flash_config_t C> constexpr int own_chunks = passes<C> *warp_panels<C>;
+#include "sm80/mla/latent.cuh"
 
 /* A thread knows this of the landings, of which it converts the oldest next. */
 typedef struct landing_ring {
@@ -35,20 +28,6 @@ typedef struct landing_ring {
     uint32_t oldest;
     int32_t id; /* of the page of the lane's key in the step that is copied next, or the slot */
 } landing_ring_t;
-
-static __device__ __forceinline__ int pass_key() {
-    return lane_number() / panel_byte_chunks;
-}
-
-static __device__ __forceinline__ int pass_chunk() {
-    return lane_number() % panel_byte_chunks;
-}
-
-/* Returns the place of the thread's i-th chunk in a landing. */
-template <flash_config_t C>
-static __device__ __forceinline__ uint32_t landed_chunk(uint32_t landing, int i) {
-    return landing + (i * decode_block_threads(&C) + (int)opaque(threadIdx.x)) * DECODE_CHUNK_BYTES;
-}
 
 /* ---- Copies ---- */
 
@@ -100,9 +79,16 @@ static __device__ __forceinline__ void copy_step(uint32_t landing, const key_sou
             async_copy_or_zero(landed_chunk<C>(landing, pass * warp_panels<C> + n), from + own,
                                exists && own < columns);
         }
-        if (v_in_k<C> && warp_number() == pass)
+        if constexpr (is_latent<C>)
+            copy_scale<C>(landing, key, from, exists);
+        else if (v_in_k<C> && warp_number() == pass)
             async_copy_or_zero(landed_chunk<C>(landing, own_chunks<C>), from + C.d_head_v + column,
                                exists && C.d_head_v + column < columns);
+    }
+    if constexpr (is_latent<C>) {
+        const int key = rotary_key();
+        const char *const from = source.head + __shfl_sync(0xffffffffu, keys.offset, key % C.B_c);
+        copy_rotary<C>(landing, key, from, (keys.exist >> key % C.B_c & 1) != 0);
     }
 }
 
@@ -135,14 +121,24 @@ static __device__ __forceinline__ uint32_t converted_chunk(uint32_t panel) {
     return panel + chunk_offset(pass_key(), 2 * pass_chunk());
 }
 
+/* Returns eight elements as they are multiplied. scale: of latent tokens; others have none. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint4 eight_elements(uint32_t low, uint32_t high, float scale) {
+    if constexpr (is_latent<C>)
+        return scaled_eight(low, high, scale);
+    const e4m3_pairs_t a = fp16_from_e4m3(low), b = fp16_from_e4m3(high);
+    return {a.low, a.high, b.low, b.high};
+}
+
 /* Stores the elements of a chunk in two, whose numbers, and so their places, differ in the lowest
  * bit. first: the place in the first pass. */
-static __device__ __forceinline__ void store_elements(uint32_t first, int pass, uint4 bytes) {
-    const e4m3_pairs_t a = fp16_from_e4m3(bytes.x), b = fp16_from_e4m3(bytes.y);
-    const e4m3_pairs_t c = fp16_from_e4m3(bytes.z), d = fp16_from_e4m3(bytes.w);
+template <flash_config_t C>
+static __device__ __forceinline__ void store_elements(uint32_t first, int pass, uint4 bytes,
+                                                      float scale) {
     const int of_pass = pass * pass_keys * DECODE_LINE_BYTES;
-    shared_store(first + of_pass, uint4{a.low, a.high, b.low, b.high});
-    shared_store((first ^ DECODE_CHUNK_BYTES) + of_pass, uint4{c.low, c.high, d.low, d.high});
+    shared_store(first + of_pass, eight_elements<C>(bytes.x, bytes.y, scale));
+    shared_store((first ^ DECODE_CHUNK_BYTES) + of_pass,
+                 eight_elements<C>(bytes.z, bytes.w, scale));
 }
 
 /* Converts the thread's chunks of a landing into a stage. */
@@ -153,6 +149,7 @@ static __device__ __forceinline__ void convert_landing(uint32_t stage, uint32_t 
                   "the last panel is only K's, where V is in K");
     static_assert(passes<C> <= C.n_warps, "a warp for each pass of the last panel");
     const uint32_t own = converted_chunk(stage + warp_number() * warp_panels<C> * panel_bytes<C>);
+    const pass_scales<C> scales = load_scales<C>(landing);
 #pragma unroll
     for (int n = 0; n < warp_panels<C>; ++n) {
         uint4 bytes[passes<C>];
@@ -161,11 +158,14 @@ static __device__ __forceinline__ void convert_landing(uint32_t stage, uint32_t 
             bytes[pass] = shared_load(landed_chunk<C>(landing, pass * warp_panels<C> + n));
 #pragma unroll
         for (int pass = 0; pass < passes<C>; ++pass)
-            store_elements(own + n * panel_bytes<C>, pass, bytes[pass]);
+            store_elements<C>(own + n * panel_bytes<C>, pass, bytes[pass], scales.of[pass]);
     }
-    if (v_in_k<C> && warp_number() < passes<C>)
-        store_elements(converted_chunk(stage + (key_panels<C> - 1) * panel_bytes<C>), warp_number(),
-                       shared_load(landed_chunk<C>(landing, own_chunks<C>)));
+    if constexpr (is_latent<C>)
+        move_rotary<C>(stage + (key_panels<C> - 1) * panel_bytes<C>, landing);
+    else if (v_in_k<C> && warp_number() < passes<C>)
+        store_elements<C>(converted_chunk(stage + (key_panels<C> - 1) * panel_bytes<C>),
+                          warp_number(), shared_load(landed_chunk<C>(landing, own_chunks<C>)),
+                          1.0f);
 }
 
 /* Converts the oldest step, which begins with a key, into a stage whose V the warp does not need
@@ -179,6 +179,8 @@ convert_step(uint32_t stage, landing_ring_t &ring, const sm80_decode_params_t &p
     async_copy_wait_all_but<C.n_stages - 1>();
     __syncwarp();
     convert_landing<C>(stage, ring.oldest);
+    if constexpr (is_latent<C>)
+        __syncwarp(); /* lanes share scales */
     if (copied_key < walk.end) {
         copy_step<C, TENSOR_K>(ring.oldest, source, params, copied_key, walk.end, ring.id);
         ring.id = fetch_lane_id<C>(params, source, copied_key + C.B_c, walk.end);

@@ -21,6 +21,7 @@
 
 #include "common/bias.h"
 #include "common/kv.h"
+#include "common/latent.h"
 #include "common/operand.cuh"
 #include "common/ptx/opaque.cuh"
 #include "sm80/mla_kernel.h"
@@ -108,7 +109,8 @@ template <flash_config_t C> struct mla_exchange {
 
 template <flash_config_t C> __device__ constexpr void assert_mla() {
     static_assert(has_half_operands<C>, "mma.m16n8k16 and ldmatrix have elements of 16 bits");
-    static_assert(!is_latent<C>, "latent tokens are of other families");
+    static_assert(!is_latent<C> || v_in_k<C>, "V of latent tokens is in K");
+    static_assert(SM80_MLA_TOKEN_BYTES == LATENT_CODES + 2 * LATENT_ROTARY, "as memory has it");
     SM80_MLA_RULES(ASSERT_RULE, &C)
     static_assert(sizeof(mla_exchange<C>) == sm80_mla_exchange_bytes(&C), "as the host counts");
 }

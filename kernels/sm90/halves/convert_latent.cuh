@@ -13,8 +13,7 @@
 #ifndef FLASH_KERNELS_SM90_HALVES_CONVERT_LATENT_CUH
 #define FLASH_KERNELS_SM90_HALVES_CONVERT_LATENT_CUH
 
-#include "common/ptx/convert.cuh"
-#include "common/ptx/element.cuh"
+#include "common/latent_elements.cuh"
 #include "sm90/halves/state.cuh"
 #include "sm90/load/convert_block.cuh"
 
@@ -45,19 +44,6 @@ static __device__ __forceinline__ row_scales<C> load_scales(uint32_t shared) {
         }
     }
     return scales;
-}
-
-static __device__ __forceinline__ uint32_t scaled_bf16(uint32_t fp16_pair, float scale) {
-    const float2 x = fp32_from_fp16_pair(fp16_pair);
-    return convert_pair<FLASH_DTYPE_BF16>(x.x * scale, x.y * scale);
-}
-
-/* Stores eight elements as bf16. */
-static __device__ __forceinline__ void store_eight_scaled(uint32_t shared, uint32_t low,
-                                                          uint32_t high, float scale) {
-    const e4m3_pairs_t a = fp16_from_e4m3(low), b = fp16_from_e4m3(high);
-    shared_store(shared, uint4{scaled_bf16(a.low, scale), scaled_bf16(a.high, scale),
-                               scaled_bf16(b.low, scale), scaled_bf16(b.high, scale)});
 }
 
 /* A lane loads the bytes of half of its rows before it converts those of the other half. */
@@ -99,8 +85,8 @@ convert_latent_panel(uint32_t shared, int panel, const chunk_offsets_t &offsets,
             const int row = batch * latent_batch<C> + i;
             const uint32_t chunk = lane_chunk<C>(to, row);
             const float scale = scales.of[row][panel];
-            store_eight_scaled(chunk, now.of[i].x, now.of[i].y, scale);
-            store_eight_scaled(chunk ^ SM90_CHUNK_BYTES, now.of[i].z, now.of[i].w, scale);
+            shared_store(chunk, scaled_eight(now.of[i].x, now.of[i].y, scale));
+            shared_store(chunk ^ SM90_CHUNK_BYTES, scaled_eight(now.of[i].z, now.of[i].w, scale));
         }
     }
 }

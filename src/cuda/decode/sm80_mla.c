@@ -43,8 +43,7 @@ static decode_plan_t plan(const flash_config_t *config, const problem_t *problem
     return plan_rounds(config, problem, &counted, &times);
 }
 
-static const cuda_family_t cuda = {
-    .block = block, .tiles = plan_decode_tiles, .plan = plan, .refuses_mask_of_blocks = true};
+static const cuda_family_t cuda = {.block = block, .tiles = plan_decode_tiles, .plan = plan};
 
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {

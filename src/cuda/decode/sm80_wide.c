@@ -26,8 +26,7 @@ static bool hides_holes(const flash_config_t *config) {
 static const cuda_family_t cuda = {.block = block,
                                    .tiles = plan_decode_tiles,
                                    .plan = plan_wide_heads,
-                                   .hides_holes = hides_holes,
-                                   .refuses_mask_of_blocks = true};
+                                   .hides_holes = hides_holes};
 
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {

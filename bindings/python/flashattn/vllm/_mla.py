@@ -82,8 +82,6 @@ def why_not(kv_cache_dtype: str | None, dtype: torch.dtype, capability: Any) -> 
     major, minor = capability.major, capability.minor
     if major < LEAST_CAPABILITY:
         return f"compute capability {major}.{minor} has no kernel of latent attention"
-    if kv_cache_dtype == TOKENS and (major, minor) != (9, 0):
-        return f"only compute capability 9.0 reads {TOKENS}, this is {major}.{minor}"
     if kv_cache_dtype == TOKENS and dtype != torch.bfloat16:
         return f"a cache of {TOKENS} is read with a model of bfloat16, this one is of {dtype}"
     return None
