@@ -118,6 +118,9 @@ SM80_SHIP_UNALIGNED_TILES = (
     (192, (64, 64)),
     (256, (64, 32)),
 )
+# These multiply Q, K and V of e4m3 as such, and are not installed yet.
+SM90_FP8_D_HEADS = (64, 128, 192, 256)
+SM90_FP8_CLASSES = (FULL, CAUSAL, BASIC_FEATURES)
 # These add ALiBi and masks, contiguous and in pages; problems at other alignments take the rows
 # above with that feature.
 SM80_SHIP_BIAS_TILES = (
@@ -313,6 +316,9 @@ SM90_SHIP_E4M3_TILES = (
     (128, (128, 128), TWO_STAGES_UNEVEN),
     (256, (128, 64), OVERLAPPED_UNEVEN),
 )
+# These multiply Q, K and V of e4m3 as such, and are not installed yet.
+SM90_FP8_D_HEADS = (64, 128, 192, 256)
+SM90_FP8_CLASSES = (FULL, CAUSAL, BASIC_FEATURES)
 # These add ALiBi and masks, contiguous and in pages, in tiles of rows for ragged batches.
 SM90_SHIP_BIAS_D_HEADS = (64, 128, 256)
 
@@ -407,7 +413,7 @@ def tune_sm90() -> list[Config]:
     shapes = [
         (128, (128, B_c), n_stages)
         for B_c in (80, 96, 112, 128, 144, 160, 176)
-        for n_stages in (2, 3)
+        for n_stages in (2, 3, 4)
     ]
     shapes += [("192/128", tile, n_stages) for tile, n_stages in SM90_TUNE_TILES_192_128]
     candidates = [
@@ -438,32 +444,17 @@ def tune_sm80_mla() -> list[Config]:
 
 def tune_sm90_fp8() -> list[Config]:
     """Returns the rows of SM90 and SM90_DECODE that multiply e4m3, which are not installed yet."""
-    rows = (
-        (FULL, "stages_3+overlap+ping_pong+persistent"),
-        (FULL, "stages_3+overlap+persistent"),
-        (FULL, "stages_3+overlap+ping_pong+persistent+fixed_reference"),
-        (FULL, "stages_3+overlap+persistent+fixed_reference"),
-        (CAUSAL, "stages_3+overlap+persistent+longest_first"),
-        (CAUSAL, "stages_3+overlap+persistent+longest_first+fixed_reference"),
-        (CAUSAL, "stages_3+overlap+ping_pong+persistent+longest_first+fixed_reference"),
-        (CAUSAL, "stages_3+overlap+ping_pong+persistent+longest_first"),
-    )
-    tiles = ((64, 128), (128, 128), (192, 64), (256, 64))
-    return [
-        replace(
-            parse_config(f"SM90 (E4M3/E4M3, {d_head}, 128, {B_c}, 12): {strategies}"),
-            features=int(features),
-            n_stages=n_stages,
-        )
-        for features, strategies in rows
-        for d_head, B_c in tiles
-        for n_stages in ((2, 3, 4) if d_head == 128 else (2,) if d_head == 192 else (3,))
-        if "ping_pong" not in strategies or (d_head == 128 and n_stages == 3)
-        if n_stages == 3 or d_head == 192 or "fixed" in strategies
-        if d_head in (64, 128) or "fixed" not in strategies
-        if d_head in (64, 128) or features
-        if d_head == 128 or features
-    ] + _sm90_decode(Dtype.E4M3, SM90_DECODE_FP8_SHAPES, Dtype.E4M3)
+    candidates = [
+        replace(_sm90_fp8(d_head, features), n_stages=n_stages, ping_pong=ping_pong)
+        for d_head in SM90_FP8_D_HEADS
+        for features in SM90_FP8_CLASSES
+        for n_stages in (2, 3)
+        for ping_pong in (0, 1)
+        if n_stages == 3 or d_head == 256
+        if features != BASIC_FEATURES or not ping_pong
+    ]
+    prefill = [config for config in candidates if legal(config)]
+    return prefill + _sm90_decode(Dtype.E4M3, SM90_DECODE_FP8_SHAPES, Dtype.E4M3)
 
 
 def _sm90_gradient(
@@ -705,6 +696,12 @@ def _sm90(
     B_r, B_c = tile
     n_warps = sm90_warps(dtype, B_r)
     shape = f"SM90 ({dtype.name}, {d_head}, {B_r}, {B_c}, {n_warps})"
+    return replace(parse_config(f"{shape}: {strategies}"), features=int(features))
+
+
+def _sm90_fp8(d_head: int, features: int) -> Config:
+    strategies = "stages_3+overlap+persistent" + ("+longest_first" if features else "")
+    shape = f"SM90 (E4M3/E4M3, {d_head}, 128, {128 if d_head <= 128 else 64}, 12)"
     return replace(parse_config(f"{shape}: {strategies}"), features=int(features))
 
 

@@ -8,6 +8,8 @@
 
 #include "sm90/load/sanitise_v.cuh"
 #include "sm90/mma/consumer.cuh"
+#include "sm90/mma/in_parts.cuh"
+#include "sm90/mma/look_ahead.cuh"
 #include "sm90/schedule/schedule.cuh"
 #include "sm90/store/direct.cuh"
 #include "sm90/store/staged.cuh"
@@ -223,12 +225,16 @@ static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params
     while (true) {
         consumer.o = output_tile<C>{};
         if constexpr (multiplies_e4m3<C>)
-            consumer.second.weight[0] = consumer.second.weight[1] = 0.0f;
+            consumer.second = second_level_of<C>{};
         unit = units_of_next<C>(params.problem, call_unit, consumer);
         const auto read_tile = [&] {
             return walked_tile<C>(read_assignment<C>(consumer.assignments).tile, consumer.walk);
         };
-        if constexpr (has_bias<C>)
+        if constexpr (looks_ahead<C>)
+            process_ahead<C>(params.problem, read_tile(), unit, consumer);
+        else if constexpr (multiplies_e4m3<C>)
+            process_in_parts<C>(params.problem, read_tile(), unit, consumer);
+        else if constexpr (has_bias<C>)
             process_shown_blocks<C>(params.problem, read_tile, unit, consumer);
         else
             process_blocks<C, FIXED>(params.problem, read_tile(), unit, consumer);

@@ -40,6 +40,14 @@ constexpr int converter_registers = sm90_converter_registers();
 template <flash_config_t C> constexpr int producer_registers = sm90_producer_registers(&C);
 template <flash_config_t C> constexpr int consumer_registers = sm90_consumer_registers(&C);
 
+/* A block is launched with as many registers as each thread can have of 64K, in eights. */
+template <flash_config_t C>
+constexpr int launched_registers = 65536 / block_threads<C> / 8 * 8 * block_threads<C>;
+template <flash_config_t C>
+constexpr int asked_registers = consumer_threads<C> *consumer_registers<C> +
+                                SM90_WARPGROUP_THREADS *(producer_registers<C> +
+                                                         (converts<C> ? converter_registers : 0));
+
 /* ---- elements: of tiles, Q and O, and of K and V in memory ---- */
 
 template <flash_config_t C> constexpr int element_bytes = sm90_element_bytes(&C);
@@ -62,6 +70,9 @@ template <flash_config_t C> constexpr int head_steps = C.d_head *element_bytes<C
 template <flash_config_t C> constexpr int key_steps = C.B_c *element_bytes<C> / 32;
 
 template <flash_config_t C> constexpr bool q_in_registers = sm90_q_in_registers(&C) != 0;
+
+/* Scores of the next block are computed beside the softmax of this one. */
+template <flash_config_t C> constexpr bool looks_ahead = sm90_looks_ahead(&C) != 0;
 
 /* ---- features ---- */
 
@@ -210,6 +221,8 @@ constexpr int output_panel_bytes =
 
 template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.arch == FLASH_ARCH_SM90, "a configuration of another family");
+    static_assert(asked_registers<C> <= launched_registers<C>,
+                  "a warpgroup would wait for registers for ever");
     static_assert(has_half_operands<C> || multiplies_e4m3<C>, "wgmma has other types too");
     static_assert(!is_latent<C>, "latent tokens are of other families");
     SM90_FWD_RULES(ASSERT_RULE, &C)

@@ -151,8 +151,9 @@ SM90_CONSTANT int32_t sm90_warps(const flash_config_t *c) {
 /* Producer, converter and consumers share the 64K registers of a multiprocessor, in eights: what
  * loads needs few. */
 SM90_CONSTANT int32_t sm90_producer_registers(const flash_config_t *c) {
-    return sm90_consumers(c) == 3 || (flash_multiplies_e4m3(c) && c->arch == FLASH_ARCH_SM90) ? 32
-                                                                                              : 40;
+    return flash_multiplies_e4m3(c) && c->arch == FLASH_ARCH_SM90 ? 24
+           : sm90_consumers(c) == 3                               ? 32
+                                                                  : 40;
 }
 
 SM90_CONSTANT int32_t sm90_converter_registers(void) {
@@ -175,10 +176,19 @@ SM90_CONSTANT int32_t sm90_other_registers(const flash_config_t *c) {
 
 /* Counts the columns of O that P V of a block is computed of at a time, in accumulators of their
  * own, where products are of e4m3 (fp8/products.cuh). */
+SM90_CONSTANT int32_t sm90_part_columns(const flash_config_t *c) {
+    return sm90_d_head_v(c) <= 128 ? sm90_d_head_v(c) : 64;
+}
+
+/* Counts those, with the columns of ones. */
 SM90_CONSTANT int32_t sm90_second_level_columns(const flash_config_t *c) {
-    return !flash_multiplies_e4m3(c) ? 0
-           : sm90_d_head_v(c) <= 128 ? sm90_d_head_v(c) + SM90_ROWS_OF_ONES
-                                     : 64;
+    return flash_multiplies_e4m3(c) ? sm90_part_columns(c) + SM90_ROWS_OF_ONES : 0;
+}
+
+/* Says whether consumers compute the scores of the next block beside the softmax of this one
+ * (mma/look_ahead.cuh): where products are of e4m3, and there are registers for both. */
+SM90_CONSTANT int32_t sm90_looks_ahead(const flash_config_t *c) {
+    return flash_multiplies_e4m3(c) && c->arch == FLASH_ARCH_SM90 && sm90_d_head_v(c) <= 64;
 }
 
 /* The fragments of Q stay in registers where there is room: QK^T then reads a quarter less from
@@ -427,10 +437,15 @@ SM90_CONSTANT int64_t sm90_max_blocks(const flash_config_t *c) {
 
 /* These are for rows that multiply e4m3 as such. */
 #define SM90_E4M3_RULES(X, c)                                                                      \
-    X(!flash_multiplies_e4m3(c) || (c)->B_c == 64 || (c)->B_c == 128,                              \
-      "B_c is %d: where products are of e4m3, it is 64 or 128", (c)->B_c)                          \
-    X(!flash_multiplies_e4m3(c) || !sm90_has_varlen(c),                                            \
-      "operand_dtype is e4m3: no row with varlen has it")                                          \
+    X(!flash_multiplies_e4m3(c) || (c)->B_c == (sm90_d_head_v(c) <= 128 ? 128 : 64),               \
+      "B_c is %d and d_head_v %d: where products are of e4m3, B_c is 128 up to 128, else 64",      \
+      (c)->B_c, sm90_d_head_v(c))                                                                  \
+    X(!flash_multiplies_e4m3(c) || (c)->overlap,                                                   \
+      "overlap is 0: where products are of e4m3, it is 1")                                         \
+    X(!flash_multiplies_e4m3(c) || !(c)->fixed_reference,                                          \
+      "fixed_reference is 1: where products are of e4m3, it is 0")                                 \
+    X(!flash_multiplies_e4m3(c) || !sm90_has_pages(c),                                             \
+      "operand_dtype is e4m3: no row with paged has it")                                           \
     X(!flash_multiplies_e4m3(c) || ((c)->features & FLASH_FEATURE_BIAS) == 0,                      \
       "operand_dtype is e4m3: no row with bias has it")
 

@@ -10,6 +10,7 @@
 #include "common/ptx/dependent_launch.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/shared_memory.cuh"
+#include "common/sequence.h"
 #include "sm90/ptx/stmatrix.cuh"
 #include "sm90/transpose_v_kernel.h"
 
@@ -52,17 +53,20 @@ static __device__ __forceinline__ int stored_at(int column, int chunk) {
     return column * row_bytes + (chunk ^ column / 2 % 8) * chunk_bytes;
 }
 
-/* Loads the block's part of V; what is beyond its ends becomes zeros. */
+/* Loads the block's part of V; what is beyond the sequence's ends becomes zeros. */
 static __device__ __forceinline__ void load_tile(const flash_params_t &p,
-                                                 const transposed_tile_t &tile, uint32_t shared) {
+                                                 const transposed_tile_t &tile,
+                                                 const flash_sequence_t &sequence,
+                                                 uint32_t shared) {
+    const int64_t token = sequence.k_begin + tile.key;
     const uint8_t *v = static_cast<const uint8_t *>(p.v) + tile.entry * p.v_stride.batch +
-                       tile.head_kv * p.v_stride.head + tile.key * p.v_stride.seq + tile.column;
+                       tile.head_kv * p.v_stride.head + token * p.v_stride.seq + tile.column;
     uint4 chunks[chunks_per_thread];
 #pragma unroll
     for (int i = 0; i < chunks_per_thread; ++i) {
         const int at = threadIdx.x + i * SM90_TRANSPOSE_THREADS;
         const int key = at / row_chunks, byte = at % row_chunks * chunk_bytes;
-        const bool exists = tile.key + key < p.seqlen_k && tile.column + byte < p.d_head_v;
+        const bool exists = tile.key + key < sequence.len_k && tile.column + byte < p.d_head_v;
         chunks[i] = exists ? __ldg(reinterpret_cast<const uint4 *>(v + key * p.v_stride.seq + byte))
                            : uint4{0, 0, 0, 0};
     }
@@ -109,7 +113,10 @@ extern "C" __global__ void __launch_bounds__(SM90_TRANSPOSE_THREADS)
     const transposed_tile_t tile = find_tile(params.problem);
     const uint32_t from = shared_address(tiles[0]), to = shared_address(tiles[1]);
     launch_dependents();
-    load_tile(params.problem, tile, from);
+    const flash_sequence_t sequence = flash_sequence(&params.problem, tile.entry);
+    if (tile.key >= sequence.len_k)
+        return;
+    load_tile(params.problem, tile, sequence, from);
     __syncthreads();
     transpose_keys(from, to);
     __syncthreads();

@@ -311,8 +311,8 @@ def test_legal_for_sm90(change):
             "operand_dtype is 2: the family has no such value with dtype 2",
         ),
         (
-            {"dtype": 4, "operand_dtype": 4, "B_c": 96},
-            "B_c is 96: where products are of e4m3, it is 64 or 128",
+            {"dtype": 4, "operand_dtype": 4, "fixed_reference": 0, "B_c": 96},
+            "B_c is 96 and d_head_v 128: where products are of e4m3, B_c is 128 up to 128, else 64",
         ),
         ({"d_head_v": 64}, "d_head_v is 64: the family has no such value"),
         ({"d_head_v": 128}, "d_head_v is 128: 0 where it is that of d_head"),

@@ -55,6 +55,23 @@ PROBLEMS = {
         v_descale=((1.0, 3.0), (-2.0, 0.5)),
     ),
     "scales of tokens": _problem(2, 150, 300, 4, 2, q_token_scales=7, k_descale=0.5),
+    "window": _problem(1, 500, 700, 4, 2, window_size=(150, 70)),
+    "narrow window": _problem(1, 300, 300, 8, 2, window_size=(20, 0)),
+    "chunks": _problem(1, 300, 450, 2, 1, causal=True, attention_chunk=100),
+    "softcap": _problem(1, 200, 500, 2, 2, softcap=5.0),
+    "softcap, scales": _problem(
+        2, 200, 300, 2, 2, softcap=3.0, q_descale=0.5, k_descale=2.0, causal=True
+    ),
+    "ragged": _problem(
+        4, 200, 330, 4, 2, causal=True,
+        cu_seqlens_q=(0, 70, 70, 161, 361), cu_seqlens_k=(0, 40, 60, 210, 540),
+    ),
+    "ragged, scales of tokens": _problem(
+        3, 150, 330, 4, 2, q_token_scales=5,
+        cu_seqlens_q=(0, 70, 71, 221), cu_seqlens_k=(0, 330, 331, 401),
+    ),
+    "lengths": _problem(3, 100, 300, 4, 1, seqused_k=(1, 300, 129)),
+    "padded at the left": _problem(3, 100, 300, 2, 2, causal=True, leftpad_k=(0, 150, 37)),
 }  # fmt: skip
 
 
@@ -64,6 +81,12 @@ def _of_row(p: AttentionProblem, config: flashattn.Config, o: str) -> AttentionP
 
 def _serves(p: AttentionProblem, config: flashattn.Config) -> bool:
     needed = Feature.CAUSAL if p.causal else Feature(0)
+    if p.window_size != (-1, -1) or p.attention_chunk:
+        needed |= Feature.WINDOW
+    if p.softcap:
+        needed |= Feature.SOFTCAP
+    if any(x is not None for x in (p.cu_seqlens_q, p.seqused_k, p.leftpad_k)):
+        needed |= Feature.VARLEN
     return not needed & ~Feature(config.features)
 
 
@@ -85,7 +108,7 @@ def _expected_of(
 
 
 def check(
-    p: AttentionProblem, config: flashattn.Config, inputs: list[np.ndarray] | None = None
+    p: AttentionProblem, config: flashattn.Config | None, inputs: list[np.ndarray] | None = None
 ) -> None:
     """Asserts what docs/numerics.md says of products in FP8."""
     assert_keeps(*run(p, [upload(x) for x in inputs or make_inputs(p)], config), p, config, inputs)
@@ -156,6 +179,15 @@ def test_pages_hold_the_same_keys(page_size: int, config: flashattn.Config) -> N
     )  # fmt: skip
     values = o.float().cpu().numpy()
     assert_keeps(values, lse.cpu().numpy(), p, config)
+
+
+@pytest.mark.parametrize("d_head", sorted({config.d_head for config in ROWS}))
+@pytest.mark.parametrize(
+    "name", ["full", "causal", "window", "softcap", "ragged", "lengths", "padded at the left"]
+)
+def test_selection_takes_a_row_that_multiplies_e4m3(name: str, d_head: int) -> None:
+    p = replace(PROBLEMS[name], d_head=d_head, o_dtype="bfloat16")
+    check(p, None)
 
 
 @every_row

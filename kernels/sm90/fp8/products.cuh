@@ -22,18 +22,19 @@
 #include "sm90/ptx/wgmma_e4m3.cuh"
 #include "sm90/softmax/softmax.cuh"
 
-/* So many columns of P V are computed at a time: all, and those of ones, where there are registers
- * for them. */
-template <flash_config_t C> constexpr int second_level_columns = sm90_second_level_columns(&C);
-template <flash_config_t C> constexpr int second_level_registers = second_level_columns<C> / 2;
-template <flash_config_t C>
-constexpr int second_level_parts =
-    (d_head_v<C> + SM90_ROWS_OF_ONES + second_level_columns<C> - 1) / second_level_columns<C>;
+/* P V of a block is computed in parts of so many columns. A single part has those of ones too. */
+template <flash_config_t C> constexpr int part_columns = sm90_part_columns(&C);
+template <flash_config_t C> constexpr int second_level_parts = d_head_v<C> / part_columns<C>;
+template <flash_config_t C> constexpr bool has_one_part = second_level_parts<C> == 1;
+template <flash_config_t C, int PART>
+constexpr bool is_last_part = PART == second_level_parts<C> - 1;
 
 /* A consumer has a part of the P V of a block beside O, and the weights of its rows. */
 template <flash_config_t C> struct second_level {
-    float t[second_level_registers<C>];
+    float t[part_columns<C> / 2 + (has_one_part<C> ? SM90_ROWS_OF_ONES / 2 : 0)];
+    float ones[SM90_ROWS_OF_ONES / 2]; /* of the last of several parts */
     float weight[2];
+    int32_t blocks; /* that are in T; 0: what is there does not count */
 };
 
 struct no_second_level {};
@@ -50,39 +51,44 @@ static __device__ __forceinline__ uint64_t transposed_descriptor(uint32_t low, i
         return narrow_descriptor(low, key);
 }
 
-/* Counts the columns of a part. */
-template <flash_config_t C> static constexpr __device__ int columns_of_part(int part) {
-    const int rest = d_head_v<C> + SM90_ROWS_OF_ONES - part * second_level_columns<C>;
-    return rest < second_level_columns<C> ? rest : second_level_columns<C>;
+/* Issues D = P V of the columns of V that begin at `column`, or D += P V. */
+template <flash_config_t C, int N>
+static __device__ __forceinline__ void issue_columns(float (&d)[N], const probability_tile<C> &p,
+                                                     int stage, int column, bool accumulate) {
+    constexpr int step_keys = 32;
+    const uint32_t v = descriptor_low(v_tile<C>(stage) + column * C.B_c, 0);
+#pragma unroll
+    for (int i = 0; i < key_steps<C>; ++i)
+        wgmma<operand_dtype<C>, 2 * N>::template register_a<0>(
+            d, p.p[i], transposed_descriptor<C>(v, i * step_keys), i > 0 || accumulate);
 }
 
-/* Issues T = P V for a part of the columns. */
+/* Issues T = P V of a part of the columns, or T += P V where T has blocks already. */
 template <flash_config_t C, int PART>
 static __device__ __forceinline__ void issue_part(second_level<C> &level,
                                                   const probability_tile<C> &p, int stage) {
-    constexpr int columns = columns_of_part<C>(PART), keys = 32;
-    const uint32_t first = v_tile<C>(stage) + PART * second_level_columns<C> * C.B_c;
-    const uint32_t v = descriptor_low(first, 0);
     wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < key_steps<C>; ++i)
-        wgmma<operand_dtype<C>, columns>::template register_a<0>(
-            *(float(*)[columns / 2]) level.t, p.p[i], transposed_descriptor<C>(v, i * keys), i > 0);
+    issue_columns<C>(level.t, p, stage, PART * part_columns<C>, looks_ahead<C> && level.blocks > 0);
+    if constexpr (is_last_part<C, PART> && !has_one_part<C>)
+        issue_columns<C>(level.ones, p, stage, d_head_v<C>, false);
     wgmma_commit();
 }
 
 /* Adds a part of P V, which is done, to O and the weights. */
 template <flash_config_t C, int PART>
 static __device__ __forceinline__ void add_part(output_tile<C> &o, second_level<C> &level) {
-    constexpr int first = PART * second_level_registers<C>;
+    constexpr int registers = part_columns<C> / 2;
     pin_accumulators(level.t);
 #pragma unroll
-    for (int i = 0; i < columns_of_part<C>(PART) / 2; ++i)
-        if (first + i < output_registers<C>)
-            o.o[first + i] += level.t[i];
-    if constexpr (PART == second_level_parts<C> - 1) {
-        level.weight[0] += level.t[output_registers<C> - first];
-        level.weight[1] += level.t[output_registers<C> - first + 2];
+    for (int i = 0; i < registers; ++i)
+        o.o[PART * registers + i] += level.t[i];
+    if constexpr (has_one_part<C>) {
+        level.weight[0] += level.t[registers];
+        level.weight[1] += level.t[registers + 2];
+    } else if constexpr (is_last_part<C, PART>) {
+        pin_accumulators(level.ones);
+        level.weight[0] += level.ones[0];
+        level.weight[1] += level.ones[2];
     }
 }
 
@@ -91,7 +97,7 @@ template <flash_config_t C, int PART = 0>
 static __device__ __forceinline__ void add_second_level(output_tile<C> &o, second_level<C> &level,
                                                         const probability_tile<C> &p, int stage) {
     add_part<C, PART>(o, level);
-    if constexpr (PART + 1 < second_level_parts<C>) {
+    if constexpr (!is_last_part<C, PART>) {
         issue_part<C, PART + 1>(level, p, stage);
         wgmma_wait<0>();
         add_second_level<C, PART + 1>(o, level, p, stage);

@@ -14,7 +14,6 @@
 #ifndef FLASH_KERNELS_SM90_MMA_CONSUMER_CUH
 #define FLASH_KERNELS_SM90_MMA_CONSUMER_CUH
 
-#include "sm90/fp8/reference.cuh"
 #include "sm90/mma/products.cuh"
 #include "sm90/mma/tile_bias.cuh"
 #include "sm90/mma/walk.cuh"
@@ -23,9 +22,15 @@
 #include "sm90/softmax/mask.cuh"
 #include "sm90/softmax/softmax.cuh"
 
+struct no_scores {};
+
+template <flash_config_t C>
+using next_scores = std::conditional_t<looks_ahead<C>, score_tile<C>, no_scores>;
+
 /* This is what a consumer carries from block to block. */
 template <flash_config_t C> struct consumer_state {
     score_tile<C> s;
+    [[no_unique_address]] next_scores<C> next; /* of the block after it */
     probability_tile<C> p;
     output_tile<C> o;
     [[no_unique_address]] second_level_of<C> second;
@@ -87,18 +92,19 @@ static __device__ __forceinline__ void release_queries(consumer_state<C> &consum
 
 /* Issues QK^T of the next block. */
 template <flash_config_t C>
-static __device__ __forceinline__ void issue_block_scores(consumer_state<C> &consumer) {
+static __device__ __forceinline__ void issue_block_scores(score_tile<C> &s,
+                                                          consumer_state<C> &consumer) {
     const uint32_t tile = q_tile<C>(consumer.q_slot.stage);
-    issue_scores<C>(consumer.s, consumer.q,
-                    tile + consumer.number * SM90_WARPGROUP_ROWS * SM90_PANEL_BYTES,
+    issue_scores<C>(s, consumer.q, tile + consumer.number * SM90_WARPGROUP_ROWS * SM90_PANEL_BYTES,
                     consumer.k.stage);
 }
 
-/* Releases K, and Q after the last block. */
+/* Releases K, and Q after the last block, when QK^T of a block is done. */
 template <flash_config_t C>
-static __device__ __forceinline__ void finish_scores(consumer_state<C> &consumer, bool is_last) {
+static __device__ __forceinline__ void finish_scores(score_tile<C> &s, consumer_state<C> &consumer,
+                                                     bool is_last) {
     block_state_t &state = block_state<C>();
-    pin_accumulators(consumer.s.s);
+    pin_accumulators(s.s);
     release(state.k_empty[consumer.k.stage]);
     if constexpr (!q_in_registers<C>)
         release_queries<C>(consumer, is_last);
@@ -136,7 +142,7 @@ static __device__ __forceinline__ void start_tile(consumer_state<C> &consumer) {
         load_queries<C>(consumer.q);
         step<q_slots<C>>(consumer.q_slot);
     }
-    issue_block_scores<C>(consumer);
+    issue_block_scores<C>(consumer.s, consumer);
     if constexpr (frees_q_at_once<C>) {
         async_proxy_fence(); /* of the fragments' loads and what TMA writes there next */
         release(state.q_empty[0][0]);
@@ -166,7 +172,7 @@ first_block(const flash_params_t &params, const tile_of<C> &tile, const score_un
     const block_visit<C> visited = announced_visit<C>(consumer.k, tile.block_end - 1);
     if constexpr (hides_holes<C>)
         consumer.unhidden = take_holes_of_stage<C>(params.bias, consumer.k.stage);
-    finish_scores<C>(consumer, block_index(visited) == tile.block_begin);
+    finish_scores<C>(consumer.s, consumer, block_index(visited) == tile.block_begin);
     skip_last<C, v_stages<C>>(consumer.walk, state.v_full, state.v_empty, consumer.v);
     cap_scores<C, FIXED>(consumer.s, unit);
     add_tile_bias<C>(consumer.s, params, tile, slope, unit, visited);
@@ -181,25 +187,9 @@ first_block(const flash_params_t &params, const tile_of<C> &tile, const score_un
         consumer.softmax = start_softmax<C>(consumer.s);
     }
     exponentiate<C>(consumer.s, consumer.softmax, softmax_unit<C>(params, unit));
-    if constexpr (multiplies_e4m3<C> && FIXED)
-        if (!has_mask<C> || tile.block_end - 2 < fixed_end<C>(tile))
-            leave_room<C>(consumer.s, consumer.o, consumer.second, consumer.softmax, unit);
     round_probabilities<C>(consumer.p, consumer.s);
     return visited;
 }
-
-/* This says whether the softmax is split: where P V of a block is added to O in fp32, the additions
- * and the rounding of P run beside the multi-function units, for which a part of the exponentials
- * is left. */
-template <flash_config_t C>
-constexpr bool splits_softmax = multiplies_e4m3<C> &&C.overlap && !has_softcap<C>;
-template <flash_config_t C>
-constexpr int registers_beside_output = splits_softmax<C>
-                                            ? score_registers<C> *(C.n_stages == 2   ? 4
-                                                                   : C.n_stages == 3 ? 2
-                                                                                     : 1) /
-                                                  4
-                                            : score_registers<C>;
 
 /* Computes each block after the first, when P of the block before is still to be multiplied. CUT:
  * some row may not see some key of the block, or the kernel decides at run time. FIXED: the
@@ -220,7 +210,7 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
     }
     await_k<C>(consumer);
     await_turn<C>(consumer);
-    issue_block_scores<C>(consumer);
+    issue_block_scores<C>(consumer.s, consumer);
     const block_visit<C> visited = announced_visit<C>(consumer.k, expected);
     if constexpr (C.overlap) {
         await_v<C>(consumer);
@@ -230,7 +220,7 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
     wgmma_wait<C.overlap ? 1 : 0>();
     if constexpr (hides_holes<C>)
         consumer.unhidden = take_holes_of_stage<C>(params.bias, consumer.k.stage);
-    finish_scores<C>(consumer, block_index(visited) == tile.block_begin);
+    finish_scores<C>(consumer.s, consumer, block_index(visited) == tile.block_begin);
     if constexpr (raises_max) {
         cap_scores<C, FIXED>(s, unit);
         add_tile_bias<C>(s, params, tile, slope, unit, visited);
@@ -240,10 +230,7 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
             if (!looks_for_cuts<C, FIXED> || is_cut(tile, block_index(visited)))
                 mask_scores<C>(s, params, tile, block_index(visited));
         past = raise_tile_max<C>(consumer.softmax, s, params, tile, slope, unit, visited);
-        exponentiate_part<C, 0, registers_beside_output<C>>(s, consumer.softmax,
-                                                            softmax_unit<C>(params, unit));
-    } else if constexpr (splits_softmax<C>) {
-        exponentiate_part<C, 0, registers_beside_output<C>>(s, consumer.softmax, unit);
+        exponentiate<C>(s, consumer.softmax, softmax_unit<C>(params, unit));
     } else {
         cap_and_exponentiate<C>(s, consumer.softmax, unit);
     }
@@ -252,20 +239,9 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
         wgmma_wait<0>();
         finish_output<C>(consumer);
     }
-    if constexpr (splits_softmax<C>)
-        exponentiate_part<C, registers_beside_output<C>, score_registers<C>>(
-            s, consumer.softmax, softmax_unit<C>(params, unit));
     if constexpr (raises_max)
         rescale_output_if_needed<C>(consumer.o, past);
-    if constexpr (raises_max && multiplies_e4m3<C>)
-        rescale_weights<C>(consumer.second, past);
-    if constexpr (CUT && FIXED && multiplies_e4m3<C>)
-        if (expected == fixed_end<C>(tile))
-            leave_room<C>(s, consumer.o, consumer.second, consumer.softmax, unit);
-    if constexpr (multiplies_e4m3<C> && !raises_max)
-        round_and_look<C>(consumer.p, s, consumer.o, consumer.second, consumer.softmax, unit);
-    else
-        round_probabilities<C>(consumer.p, s);
+    round_probabilities<C>(consumer.p, s);
     return visited;
 }
 

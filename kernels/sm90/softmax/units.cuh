@@ -118,11 +118,13 @@ template <flash_config_t C>
 static __device__ __forceinline__ float load_token_scale(const flash_params_t &p,
                                                          const tile_of<C> &tile, int half) {
     const flash_strides_t &stride = p.q_scale.token_stride;
-    const int32_t token = tile.row_begin + row_query<C>(p, half);
-    const bool exists = p.q_scale.of_token != nullptr && token < sequence_of<C>(p, tile).len_q;
+    const flash_sequence_t sequence = sequence_of<C>(p, tile);
+    const int32_t query = tile.row_begin + row_query<C>(p, half);
+    const bool exists = p.q_scale.of_token != nullptr && query < sequence.len_q;
     return global_load_if(exists,
                           p.q_scale.of_token + tile.batch_index * stride.batch +
-                              token * stride.seq + head_of_warp<C>(p, tile) * stride.head,
+                              (sequence.q_begin + query) * stride.seq +
+                              head_of_warp<C>(p, tile) * stride.head,
                           1.0f);
 }
 
