@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import flashattn
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -59,6 +60,8 @@ def _inputs(p: AttentionProblem) -> tuple[list[torch.Tensor], dict[str, Any]]:
     options = torch_calls.options_of(p)
     tensors = [to_tensor(x) for x in make_inputs(p)]
     sinks = options.pop("sinks")
+    if "rng_state" in options:
+        options["rng_state"] = torch.from_numpy(np.array(options["rng_state"], np.uint64))
     return [*tensors, *([] if sinks is None else [sinks])], options
 
 
