@@ -594,7 +594,7 @@ _SM90_GRADIENTS = Rows(
     SM90_BACKWARD,
     HALF_TYPES,
     _SM90_BACKWARD_RULES,
-    Feature.CAUSAL | Feature.WINDOW | Feature.VARLEN,
+    Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP | Feature.VARLEN,
 )
 _SM90_DECODE_RULES = {
     "d_head": Choice((64, 128, 256)),

@@ -190,6 +190,15 @@ SM90_GRADIENT_TILES = (
     (Op.BACKWARD_DKV, 128, (64, 128, 3, 0)),
     (Op.BACKWARD_DKV, 256, (48, 64, 3, 0)),
 )
+# These cap scores, with every feature that SM90 kernels of gradients have.
+SM90_SOFTCAP_GRADIENT_TILES = (
+    (Op.BACKWARD_DQ, 64, (128, 64, 4, 1)),
+    (Op.BACKWARD_DQ, 128, (128, 64, 4, 1)),
+    (Op.BACKWARD_DQ, 256, (128, 32, 3, 0)),
+    (Op.BACKWARD_DKV, 64, (64, 128, 3, 0)),
+    (Op.BACKWARD_DKV, 128, (48, 128, 3, 0)),
+    (Op.BACKWARD_DKV, 256, (32, 64, 3, 0)),
+)
 SM90_GRADIENT_CANDIDATES = (
     (Op.BACKWARD_DQ, 64, (128, 96, 4, 1)),
     (Op.BACKWARD_DKV, 64, (80, 128, 4, 1)),
@@ -476,13 +485,21 @@ def _sm90_gradient(
 
 
 def ship_sm90_gradients() -> list[Config]:
-    """Returns per type, operation and head dimension a row per class of features."""
-    return [
+    """Returns per type, operation and head dimension a row per class of features, and one of all
+    with softcap."""
+    types = (Dtype.FP16, Dtype.BF16)
+    plain = [
         _sm90_gradient(dtype, op, d_head, shape, features)
-        for dtype in (Dtype.FP16, Dtype.BF16)
+        for dtype in types
         for op, d_head, shape in SM90_GRADIENT_TILES
         for features in SM90_GRADIENT_CLASSES
     ]
+    capped = [
+        _sm90_gradient(dtype, op, d_head, shape, BASIC_FEATURES)
+        for dtype in types
+        for op, d_head, shape in SM90_SOFTCAP_GRADIENT_TILES
+    ]
+    return plain + capped
 
 
 def tune_sm90_gradients() -> list[Config]:

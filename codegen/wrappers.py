@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from .config import Config, c_initialiser, kernel_name
-from .facts import FAMILIES, Arch, Op, rows_of
+from .facts import FAMILIES, Arch, Feature, Op, rows_of
 from .short_form import format_config
 
 WIDTH = 100
@@ -293,7 +293,32 @@ def _sm90_source(config: Config) -> str:
     return _wgmma_source(config, "sm90/forward.cuh", "sm90_params_t", "sm90_forward")
 
 
+def _sm90_keeps_ds(config: Config) -> bool:
+    return (
+        config.op == Op.BACKWARD_DKV
+        and config.d_head in (128, 256)
+        and config.features & ~Feature.VARLEN == Feature.CAUSAL
+    )
+
+
+def _sm90_gradient_kernel(name: str, config: str) -> str:
+    return f"""\
+extern "C" __global__ void __launch_bounds__(sm90_backward_threads(&{config}), 1)
+{name}(
+    const __grid_constant__ sm90_backward_params_t params) {{
+    sm90_backward<{config}>(params);
+}}
+"""
+
+
 def _sm90_backward_source(config: Config) -> str:
+    kernels = _sm90_gradient_kernel(kernel_name(config), "config")
+    if _sm90_keeps_ds(config):
+        kernels += f"""
+static_assert(sm90_keeps_ds(&config), "the kernel has dS stored where it is kept");
+static constexpr flash_config_t of_ds = sm90_dq_of_ds(&config);
+
+{_sm90_gradient_kernel(dq_of_ds_name(config), "of_ds")}"""
     return f"""\
 /* {format_config(config)} */
 #include "sm90/backward.cuh"
@@ -303,12 +328,7 @@ namespace {kernel_name(config)}_source {{
 static constexpr flash_config_t config =
     {indented_initialiser(config, "    ")};
 
-extern "C" __global__ void __launch_bounds__(sm90_backward_threads(), 1)
-{kernel_name(config)}(
-    const __grid_constant__ sm90_backward_params_t params) {{
-    sm90_backward<config>(params);
-}}
-
+{kernels}
 }}
 """
 
@@ -326,6 +346,7 @@ _SM90_BACKWARD = Wrapper(
     header="sm90/backward_kernel.h",
     parameters="sm90_backward_params_t params",
     source=_alone(_sm90_backward_source),
+    keeps_ds=_sm90_keeps_ds,
 )
 
 WRAPPERS = {

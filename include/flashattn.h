@@ -1130,7 +1130,7 @@ FLASH_API flash_status_t flash_backward(const flash_backward_args_t *args, flash
  * of the gradients when all are. On CUDA devices Q, K, V and dO are copied to the workspace where
  * rows of their d_head do not consist of whole 16 bytes at aligned addresses (NULL is aligned), and
  * Q and dO where they are of fp32, so that it depends on these addresses and strides too. Suffices
- * for a smaller batch and shorter lengths too. There *best may have room for dS, up to 1.25 GiB:
+ * for a smaller batch and shorter lengths too. There *best may have room for dS, up to 2.5 GiB:
  * with as much the row of dK and dV computes dQ too, unless dq_kernel names one for it, and with
  * less two rows compute S twice. Errors: as flash_backward(), less those about data and workspace.
  */

@@ -13,7 +13,7 @@
  * A generated wrapper gives each configuration its name:
  *
  *     static constexpr flash_config_t config = {...};
- *     extern "C" __global__ void __launch_bounds__(sm90_backward_threads(), 1)
+ *     extern "C" __global__ void __launch_bounds__(sm90_backward_threads(&config), 1)
  *     NAME(const __grid_constant__ sm90_backward_params_t params) {
  *         sm90_backward<config>(params);
  *     }
@@ -24,11 +24,29 @@
 #include "sm90/backward/dkv.cuh"
 #include "sm90/backward/dkv_roles.cuh"
 #include "sm90/backward/dq.cuh"
+#include "sm90/backward/dq_of_ds.cuh"
+
+/* Runs the first warpgroup. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+produce_gradient_tiles(const sm90_backward_params_t &params) {
+    const int warp = threadIdx.x / warp_threads;
+    if (warp == TILE_LOAD_WARP && elect_one()) {
+        if constexpr (reads_ds<C>)
+            load_ds_tiles<C>(params);
+        else
+            load_tiles<C>(params);
+    } else if (!writes_dq<C> && warp == ROW_LOAD_WARP) {
+        load_row_numbers<C>(params);
+    }
+}
 
 template <flash_config_t C>
 static __device__ __forceinline__ void
 consume_gradient_tiles(const sm90_backward_params_t &params) {
-    if constexpr (writes_dq<C>)
+    if constexpr (reads_ds<C>)
+        consume_dq_of_ds<C>(params);
+    else if constexpr (writes_dq<C>)
         consume_dq<C>(params);
     else if constexpr (has_roles<C>)
         consume_dkv_by_roles<C>(params);
@@ -38,7 +56,8 @@ consume_gradient_tiles(const sm90_backward_params_t &params) {
 
 template <flash_config_t C>
 static __device__ __forceinline__ void sm90_backward(const sm90_backward_params_t &params) {
-    assert_legal_gradients<C>();
+    if constexpr (!reads_ds<C>)
+        assert_legal_gradients<C>();
     if (threadIdx.x == 0)
         initialize_gradient_state<C>();
     __syncthreads();

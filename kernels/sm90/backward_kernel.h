@@ -45,8 +45,46 @@ typedef struct sm90_backward_params {
     sm90_backward_schedule_t schedule;
 } sm90_backward_params_t;
 
+enum {
+    SM90_OP_DQ_OF_DS = 100, /* dQ of kept dS (common/kept_ds.h), beside those of flash_op */
+    SM90_DS_ROWS = 128,     /* queries, and keys, of a tile of dS */
+    SM90_DS_TILE_BYTES = SM90_DS_ROWS * SM90_DS_ROWS * 2
+};
+
+SM90_CONSTANT int32_t sm90_reads_ds(const flash_config_t *c) {
+    return c->op == SM90_OP_DQ_OF_DS;
+}
+
 SM90_CONSTANT int32_t sm90_writes_dq(const flash_config_t *c) {
-    return c->op == FLASH_OP_BACKWARD_DQ;
+    return c->op == FLASH_OP_BACKWARD_DQ || sm90_reads_ds(c);
+}
+
+/* Says whether a kernel of dK and dV can keep dS. At d_head 64 that is slower than two kernels: dS
+ * takes longer to write and to read than the products that it spares. */
+SM90_CONSTANT int32_t sm90_keeps_ds(const flash_config_t *c) {
+    return c->op == FLASH_OP_BACKWARD_DKV && c->d_head >= 128 &&
+           (c->features & ~FLASH_FEATURE_VARLEN) == FLASH_FEATURE_CAUSAL;
+}
+
+/* Returns the configuration of the kernel of dQ of what a row of dK and dV keeps. */
+SM90_CONSTANT flash_config_t sm90_dq_of_ds(const flash_config_t *c) {
+    flash_config_t of_ds = *c;
+    of_ds.op = SM90_OP_DQ_OF_DS;
+    of_ds.B_r = c->d_head > 128 ? SM90_DS_ROWS : 2 * SM90_DS_ROWS;
+    of_ds.B_c = 64;
+    of_ds.n_stages = 4;
+    of_ds.overlap = 0;
+    return of_ds;
+}
+
+/* Counts the queries that a thread stores at a time where dS is kept. */
+SM90_CONSTANT int32_t sm90_ds_store_rows(const flash_config_t *c) {
+    return c->d_head > 128 ? 16 : 32;
+}
+
+/* Counts the warpgroups that multiply. */
+SM90_CONSTANT int32_t sm90_backward_consumers(const flash_config_t *c) {
+    return sm90_reads_ds(c) ? c->B_r / SM90_WARPGROUP_ROWS : 2;
 }
 
 /* Counts the rows of a tile: queries or keys that stay in shared memory. */
@@ -65,8 +103,8 @@ SM90_CONSTANT int32_t sm90_backward_has_roles(const flash_config_t *c) {
     return !sm90_writes_dq(c) && c->B_c == SM90_WARPGROUP_ROWS;
 }
 
-SM90_CONSTANT int32_t sm90_backward_threads(void) {
-    return SM90_BACKWARD_WARPS * SM90_WARP_THREADS;
+SM90_CONSTANT int32_t sm90_backward_threads(const flash_config_t *c) {
+    return (1 + sm90_backward_consumers(c)) * SM90_WARPGROUP_THREADS;
 }
 
 /* Returns the bytes of rows of both tensors that stay, or both that pass by. */
@@ -85,15 +123,27 @@ SM90_CONSTANT int32_t sm90_backward_state_bytes(const flash_config_t *c) {
            has_window * SM90_BACKWARD_SEEN_BYTES;
 }
 
-SM90_CONSTANT int32_t sm90_backward_shared_bytes(const flash_config_t *c) {
-    return sm90_backward_pair_bytes(c, sm90_backward_rows(c)) +
-           c->n_stages * sm90_backward_pair_bytes(c, sm90_backward_step(c)) +
-           sm90_backward_exchange_bytes(c) + sm90_backward_state_bytes(c);
+/* Returns the bytes of a stage where dS passes by with K. */
+SM90_CONSTANT int32_t sm90_ds_stage_bytes(const flash_config_t *c) {
+    return c->B_r * c->B_c * 2 + sm90_tile_bytes(c, c->B_c, c->d_head);
 }
 
-/* Counts the heads whose tiles the kernel computes, of a batch entry. */
-SM90_CONSTANT int32_t sm90_backward_heads(const flash_config_t *c, const flash_params_t *p) {
-    return sm90_writes_dq(c) ? p->n_heads : p->n_heads_kv;
+/* Returns the bytes of all tiles. */
+SM90_CONSTANT int32_t sm90_backward_tile_bytes(const flash_config_t *c) {
+    return sm90_reads_ds(c) ? c->n_stages * sm90_ds_stage_bytes(c)
+                            : sm90_backward_pair_bytes(c, sm90_backward_rows(c)) +
+                                  c->n_stages * sm90_backward_pair_bytes(c, sm90_backward_step(c));
+}
+
+SM90_CONSTANT int32_t sm90_backward_shared_bytes(const flash_config_t *c) {
+    return sm90_backward_tile_bytes(c) + sm90_backward_exchange_bytes(c) +
+           sm90_backward_state_bytes(c);
+}
+
+/* Counts the heads, of all whose tiles the kernel computes, of so many K/V heads. */
+SM90_CONSTANT int32_t sm90_backward_heads(const flash_config_t *c, const flash_params_t *p,
+                                          int32_t n_heads_kv) {
+    return sm90_writes_dq(c) ? n_heads_kv * p->group : n_heads_kv;
 }
 
 SM90_CONSTANT int32_t sm90_backward_tiles_of_head(const flash_config_t *c,
@@ -103,9 +153,17 @@ SM90_CONSTANT int32_t sm90_backward_tiles_of_head(const flash_config_t *c,
     return length / rows + (length % rows > 0);
 }
 
-/* Counts the tiles of a launch; with varlen, the most that it can have. */
+/* Counts the tiles of a section; with varlen, the most that it can have. */
+SM90_CONSTANT int64_t sm90_backward_section_tiles(const flash_config_t *c, const flash_params_t *p,
+                                                  const flash_section_t *section) {
+    return (int64_t)sm90_backward_tiles_of_head(c, p) *
+           sm90_backward_heads(c, p, section->n_heads) * section->n_batch;
+}
+
+/* Counts those of the whole call. */
 SM90_CONSTANT int64_t sm90_backward_tiles(const flash_config_t *c, const flash_params_t *p) {
-    return (int64_t)sm90_backward_tiles_of_head(c, p) * sm90_backward_heads(c, p) * p->batch;
+    return (int64_t)sm90_backward_tiles_of_head(c, p) * sm90_backward_heads(c, p, p->n_heads_kv) *
+           p->batch;
 }
 
 /* ---- Rules among fields (common/rules.h) ---- */

@@ -12,6 +12,7 @@ struct decode_plan; /* cuda/decode/plan_decode.h */
 typedef struct cuda_ds_tile {
     int32_t queries;
     int32_t keys;
+    bool has_own_places; /* no two rows of tiles share places */
 } cuda_ds_tile_t;
 
 /* The resources that a block of a kernel takes on a multiprocessor. */

@@ -14,7 +14,7 @@ enum { BATCH = 3, HEADS = 6, HEADS_KV = 3, GROUP = 2, TILE_QUERIES = 48, TILE_KE
 
 static cuda_ds_tile_t tile_of(const flash_config_t *config) {
     (void)config;
-    return (cuda_ds_tile_t){TILE_QUERIES, TILE_KEYS};
+    return (cuda_ds_tile_t){.queries = TILE_QUERIES, .keys = TILE_KEYS};
 }
 
 static void no_function(void) {
@@ -162,11 +162,11 @@ TEST(a_causal_mask_and_windows_save_memory) {
 
 /* Sections of some heads, of an entry each. */
 TEST(more_than_the_memory_is_cut_into_sections) {
-    problem_t problem = make_problem((lengths_t){16000, 16000}, -1, -1);
+    problem_t problem = make_problem((lengths_t){22600, 22600}, -1, -1);
     const kept_ds_plan_t plan = plan_kept_ds(&kernel, &problem, &few_multiprocessors);
     assert_int_equal(plan.section.n_heads, 1);
     assert_int_equal(plan.section.n_batch, 1);
-    problem = make_problem((lengths_t){9000, 9000}, -1, 0);
+    problem = make_problem((lengths_t){12700, 12700}, -1, 0);
     const kept_ds_plan_t entries = plan_kept_ds(&kernel, &problem, &few_multiprocessors);
     assert_int_equal(entries.section.n_heads, HEADS_KV);
     assert_int_equal(entries.section.n_batch, 2);
@@ -177,9 +177,27 @@ TEST(more_than_the_memory_is_cut_into_sections) {
     assert_false(plan_next_section(&entries, &problem.params, &section));
 }
 
+static cuda_ds_tile_t tile_of_rows_apart(const flash_config_t *config) {
+    cuda_ds_tile_t tile = tile_of(config);
+    tile.has_own_places = true;
+    return tile;
+}
+
+TEST(a_family_may_have_no_rows_that_share_places) {
+    static const cuda_family_t apart = {.ds_tile = tile_of_rows_apart};
+    static const family_op_t op_apart = {.cuda = &apart};
+    static const family_t family_apart = {.ops = {[FLASH_OP_BACKWARD_DKV] = &op_apart}};
+    const problem_t problem = make_problem((lengths_t){1000, 1000}, -1, 0);
+    flash_kernel_t with = kernel;
+    with.family = &family_apart;
+    const kept_ds_plan_t plan = plan_kept_ds(&with, &problem, &few_multiprocessors);
+    assert_false(plan.ds.is_folded);
+    assert_true(plan.size > plan_kept_ds(&kernel, &problem, &few_multiprocessors).size);
+}
+
 TEST(ds_is_not_kept_where_sections_would_be_too_small) {
-    static const device_t many = {.n_multiprocessors = 132};
-    problem_t problem = make_problem((lengths_t){16000, 16000}, -1, -1);
+    static const device_t many = {.n_multiprocessors = 200};
+    problem_t problem = make_problem((lengths_t){22600, 22600}, -1, -1);
     assert_int_equal(plan_kept_ds(&kernel, &problem, &many).size, 0);
     problem = make_problem((lengths_t){400000, 400000}, -1, -1);
     assert_int_equal(plan_kept_ds(&kernel, &problem, &few_multiprocessors).size, 0);

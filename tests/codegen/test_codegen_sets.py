@@ -270,11 +270,24 @@ def test_gradients_of_sm90_have_rows_of_each_class_of_features_with_one_tile():
     for dtype, op, d_head in product(
         (Dtype.FP16, Dtype.BF16), (Op.BACKWARD_DQ, Op.BACKWARD_DKV), (64, 128, 256)
     ):
-        fits = [c for c in rows if (c.dtype, c.op, c.d_head) == (dtype, op, d_head)]
+        fits = [
+            c
+            for c in rows
+            if (c.dtype, c.op, c.d_head) == (dtype, op, d_head)
+            and not c.features & Feature.SOFTCAP
+        ]
         assert {c.features for c in fits} == {
             causal, causal | Feature.VARLEN, causal | Feature.WINDOW | Feature.VARLEN
         }  # fmt: skip
         assert len({(c.B_r, c.B_c, c.n_stages, c.overlap) for c in fits}) == 1
+
+
+def test_gradients_of_sm90_have_a_row_with_softcap():
+    capped = [c for c in ship_sm90_gradients() if c.features & Feature.SOFTCAP]
+    assert {(c.dtype, c.op, c.d_head) for c in capped} == set(
+        product((Dtype.FP16, Dtype.BF16), (Op.BACKWARD_DQ, Op.BACKWARD_DKV), (64, 128, 256))
+    )
+    assert {c.features for c in capped} == {BASIC_FEATURES}
 
 
 def test_tuning_of_gradients_of_sm90_has_other_tiles_too():

@@ -65,10 +65,11 @@ def serves(config: flashattn.Config, p: AttentionProblem) -> bool:
 
 
 def first_rows(arch: int, p: AttentionProblem) -> list[flashattn.Config | None]:
-    """Returns a row of the family for either operation; None, the library's choice, if none serves
-    the problem or the device runs none."""
-    rows = [[row.config for row in gradient_rows(op) if row.config.arch == arch] for op in OPS]
-    return [next((c for c in configs if serves(c, p)), None) for configs in rows]
+    """Returns the row of the family for either operation that has the least d_head and features;
+    None, the library's choice, if none serves the problem or the device runs none."""
+    rows = [[x.config for x in gradient_rows(op) if x.config.arch == arch] for op in OPS]
+    fits = [[config for config in configs if serves(config, p)] for configs in rows]
+    return [min(x, key=lambda c: (c.d_head, c.features), default=None) for x in fits]
 
 
 class DeviceRun:

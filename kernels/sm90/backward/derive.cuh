@@ -7,7 +7,9 @@
 #include "sm90/backward_kernel.h"
 #include "sm90/derive.cuh"
 
-enum { GRADIENT_CONSUMERS = 2 };
+template <flash_config_t C> constexpr int gradient_consumers = sm90_backward_consumers(&C);
+template <flash_config_t C> constexpr bool keeps_ds = sm90_keeps_ds(&C) != 0;
+template <flash_config_t C> constexpr bool reads_ds = sm90_reads_ds(&C) != 0;
 
 /* Each warp of the producer has a role; the others have none. */
 enum { TILE_LOAD_WARP, ROW_LOAD_WARP };
@@ -18,9 +20,12 @@ template <flash_config_t C> constexpr bool has_roles = sm90_backward_has_roles(&
 /* dK and dV, beside their scores, take all registers that a consumer can have. */
 template <flash_config_t C> constexpr bool needs_most_registers = !writes_dq<C> && !has_roles<C>;
 template <flash_config_t C>
-constexpr int gradient_producer_registers = needs_most_registers<C> ? 24 : 40;
+constexpr int gradient_producer_registers =
+    needs_most_registers<C> || gradient_consumers<C> == 4 ? 24 : 40;
 template <flash_config_t C>
-constexpr int gradient_consumer_registers = needs_most_registers<C> ? 240 : 232;
+constexpr int gradient_consumer_registers = gradient_consumers<C> == 4 ? 112
+                                            : needs_most_registers<C>  ? 240
+                                                                       : 232;
 
 /* Rows that stay and rows that pass by. */
 template <flash_config_t C> constexpr int still_rows = sm90_backward_rows(&C);

@@ -19,6 +19,7 @@
 #define FLASH_KERNELS_SM90_BACKWARD_DKV_CUH
 
 #include "common/ptx/math.cuh"
+#include "sm90/backward/kept_ds.cuh"
 #include "sm90/backward/load.cuh"
 #include "sm90/backward/masks.cuh"
 #include "sm90/backward/passes.cuh"
@@ -36,6 +37,7 @@ template <flash_config_t C> struct dkv_consumer {
     ring_t ring;
     int number;
     int read_stage; /* which dK under way reads; -1: none */
+    ds_place_t ds;
 };
 
 /* Loads the thread's pair of numbers of group i of eight rows, of those of a stage. */
@@ -70,6 +72,13 @@ static __device__ __forceinline__ void issue_dp(dkv_consumer<C> &consumer, int s
         moving_v_tile<C>(stage));
 }
 
+/* This is what a mask does to a block. */
+typedef struct block_mask {
+    bool is_cut;
+    seen_t seen;
+    int32_t first; /* column, without the thread's */
+} block_mask_t;
+
 /* Computes P^T. S^T becomes the tanh of a softcap. */
 template <flash_config_t C>
 static __device__ __forceinline__ void weigh(float (&p)[C.B_r / 2], float (&s)[C.B_r / 2],
@@ -86,6 +95,35 @@ static __device__ __forceinline__ void weigh(float (&p)[C.B_r / 2], float (&s)[C
     }
 }
 
+/* Computes the fragments of P^T, and P^T times the derivative of a softcap in `p`: sixteen queries
+ * at a time, whose S^T is needed no more, since there are no registers for all three. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+weigh_capped(uint32_t (&fragments)[C.B_r / 16][4], float (&p)[C.B_r / 2], float (&s)[C.B_r / 2],
+             int stage, const score_unit_t &unit, const block_mask_t &mask) {
+    cap(s, unit);
+#pragma unroll
+    for (int i = 0; i < C.B_r / 16; ++i) {
+        float of_step[8];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const float2 sum = load_numbers(gradient_state<C>().log_sum[stage], 2 * i + j);
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+                of_step[4 * j + e] = exp2_approx(
+                    fmaf(s[8 * i + 4 * j + e], unit.log2, -(e % 2 == 0 ? sum.x : sum.y)));
+        }
+        if (has_mask<C> && mask.is_cut)
+            hide<C>(of_step, mask.seen, mask.first + 16 * i + tile_column());
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+            fragments[i][j] = convert_pair<operand_dtype<C>>(of_step[2 * j], of_step[2 * j + 1]);
+#pragma unroll
+        for (int j = 0; j < 8; ++j)
+            p[8 * i + j] = times_derivative(of_step[j], s[8 * i + j], unit);
+    }
+}
+
 /* Computes the fragments of -dS^T of P^T and D - dP^T. */
 template <flash_config_t C>
 static __device__ __forceinline__ void differentiate(uint32_t (&ds)[C.B_r / 16][4],
@@ -97,49 +135,46 @@ static __device__ __forceinline__ void differentiate(uint32_t (&ds)[C.B_r / 16][
             convert_pair<operand_dtype<C>>(p[2 * i] * dp[2 * i], p[2 * i + 1] * dp[2 * i + 1]);
 }
 
-/* This is what a mask does to a block. */
-typedef struct block_mask {
-    bool is_cut;
-    seen_t seen;
-    int32_t first; /* column, without the thread's */
-} block_mask_t;
-
 /* Sanitises the block in a stage, whose S^T and dP^T have been issued. */
 template <flash_config_t C>
 static __device__ __forceinline__ void sanitise_queries(dkv_consumer<C> &consumer, int stage,
                                                         const block_mask_t &mask) {
     wgmma_wait<0>();
     pin_accumulators(consumer.dp);
-    sanitise<C, d_head_v<C>, false>(consumer.dv, moving_v_tile<C>(stage), team_of_both(), mask.seen,
-                                    mask.first);
-    sanitise<C, C.d_head, true>(consumer.dk, moving_tile<C>(stage), team_of_both(), mask.seen,
+    sanitise<C, d_head_v<C>, false>(consumer.dv, moving_v_tile<C>(stage), team_of_all<C>(),
+                                    mask.seen, mask.first);
+    sanitise<C, C.d_head, true>(consumer.dk, moving_tile<C>(stage), team_of_all<C>(), mask.seen,
                                 mask.first);
 }
 
 /* Computes a block, whose S^T and dP^T have been issued, and issues those of the stage `next`
  * unless it is the LAST. */
 template <flash_config_t C, pass_t PASS, bool LAST>
-static __device__ __forceinline__ void dkv_step(dkv_consumer<C> &consumer, const ring_t &next,
-                                                const score_unit_t &unit,
-                                                const block_mask_t &mask) {
+static __device__ __forceinline__ void
+dkv_step(dkv_consumer<C> &consumer, const sm90_backward_params_t &params, const ring_t &next,
+         const score_unit_t &unit, const block_mask_t &mask) {
     gradient_state_t &state = gradient_state<C>();
     const int stage = consumer.ring.stage;
     float p[C.B_r / 2];
     uint32_t p_fragments[C.B_r / 16][4], ds_fragments[C.B_r / 16][4];
     if (PASS == SECOND_PASS && mask.is_cut)
         sanitise_queries<C>(consumer, stage, mask);
-    weigh<C>(p, consumer.s, stage, unit);
-    if (has_mask<C> && mask.is_cut)
-        hide<C>(p, mask.seen, mask.first + tile_column());
+    if constexpr (has_softcap<C>) {
+        static_assert(!C.overlap, "fragments are made before the wait for what reads the old ones");
+        weigh_capped<C>(p_fragments, p, consumer.s, stage, unit, mask);
+    } else {
+        weigh<C>(p, consumer.s, stage, unit);
+        if (has_mask<C> && mask.is_cut)
+            hide<C>(p, mask.seen, mask.first + tile_column());
+    }
     if constexpr (overlaps<C, PASS>) {
         wgmma_wait<1>();
         pin_accumulators(consumer.dk);
         give_back_if<C>(consumer.read_stage >= 0, state.empty[max(consumer.read_stage, 0)]);
         consumer.read_stage = stage;
     }
-    round_fragments<operand_dtype<C>, C.B_r>(p_fragments, p);
-    if constexpr (has_softcap<C>)
-        multiply_by_derivative(p, consumer.s, unit);
+    if constexpr (!has_softcap<C>)
+        round_fragments<operand_dtype<C>, C.B_r>(p_fragments, p);
     wgmma_wait<0>();
     pin_accumulators(consumer.dp);
     if (PASS == SECOND_PASS && mask.is_cut) {
@@ -156,6 +191,8 @@ static __device__ __forceinline__ void dkv_step(dkv_consumer<C> &consumer, const
     }
     issue_of_fragments<operand_dtype<C>, C.B_r, C.d_head>(consumer.dk, ds_fragments,
                                                           moving_tile<C>(stage));
+    if constexpr (keeps_ds<C>)
+        keep_ds<C>(params, consumer.ds, consumer.number, mask.first, ds_fragments);
     wgmma_wait<LAST ? 1 : 2>();
     pin_accumulators(consumer.dv);
     release(state.v_empty[stage]);
@@ -236,9 +273,11 @@ static __device__ __forceinline__ void start_dkv(dkv_consumer<C> &consumer,
 /* Computes the consumer's part of a tile. Behind the last block of a head come those that the
  * consumer skips of the next one. */
 template <flash_config_t C, pass_t PASS>
-static __device__ __forceinline__ void dkv_tile(dkv_consumer<C> &consumer, const dkv_walk_t &walk,
-                                                int32_t heads, const score_unit_t &unit) {
+static __device__ __forceinline__ void dkv_tile(dkv_consumer<C> &consumer,
+                                                const sm90_backward_params_t &params,
+                                                const dkv_walk_t &walk, const score_unit_t &unit) {
     start_dkv<C>(consumer, walk);
+    const int32_t heads = params.problem.group;
     int32_t block = walk.steps.begin;
 #pragma unroll 1
     for (int32_t i = heads * count_blocks(walk); i > 1; --i) {
@@ -246,12 +285,14 @@ static __device__ __forceinline__ void dkv_tile(dkv_consumer<C> &consumer, const
         step<C.n_stages>(next);
         if (has_mask<C> && !has_window<C> && block + 1 == walk.steps.end)
             skip_stages<C>(next, walk.skipped);
-        dkv_step<C, PASS, false>(consumer, next, unit, mask_of_block<C>(walk, block));
+        dkv_step<C, PASS, false>(consumer, params, next, unit, mask_of_block<C>(walk, block));
+        if (keeps_ds<C> && block + 1 == walk.steps.end)
+            consumer.ds.first += (uint32_t)params.gradients.ds.head_tiles;
         block = next_block(walk, block);
     }
     ring_t next = consumer.ring;
     step<C.n_stages>(next);
-    dkv_step<C, PASS, true>(consumer, next, unit, mask_of_block<C>(walk, block));
+    dkv_step<C, PASS, true>(consumer, params, next, unit, mask_of_block<C>(walk, block));
 }
 
 template <flash_config_t C>
@@ -280,8 +321,14 @@ static __device__ __forceinline__ void dkv_pass(dkv_consumer<C> &consumer,
     consumer.read_stage = -1;
     clear(consumer.dk);
     clear(consumer.dv);
+    if constexpr (keeps_ds<C>) {
+        consumer.ds =
+            find_ds_place<C>(params, tile, consumer.number * SM90_WARPGROUP_ROWS, tile_row(0));
+        keep_zeros<C>(params, consumer.ds, consumer.number,
+                      queries_before_passing<C>(p) + walk.steps.begin * C.B_r);
+    }
     if (count_blocks(walk) > 0)
-        dkv_tile<C, PASS>(consumer, walk, p.group, score_unit_of<has_softcap<C>>(p));
+        dkv_tile<C, PASS>(consumer, params, walk, score_unit_of<has_softcap<C>>(p));
     else
         skip_stages<C>(consumer.ring, p.group * walk.skipped);
 }

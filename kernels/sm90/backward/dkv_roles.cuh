@@ -82,7 +82,7 @@ static __device__ __forceinline__ void weigh_step(role_consumer<C, d_head_v<C>> 
     pin_accumulators(consumer.sum);
     if (PASS == SECOND_PASS && mask.is_cut) {
         wait_full(state.v_full[ring.stage], ring.parity);
-        await_team(team_of_both()); /* dP has been computed, too */
+        await_team(team_of_all<C>()); /* dP has been computed, too */
         sanitise<C, d_head_v<C>, false>(consumer.sum, moving_v_tile<C>(ring.stage),
                                         team_of_consumer(0), mask.seen, mask.first);
     }
@@ -130,6 +130,11 @@ static __device__ __forceinline__ void weigh_tile(role_consumer<C, d_head_v<C>> 
 
 /* ---- Consumer 1 ---- */
 
+/* Returns the first of the thread's two rows of the tile, which both consumers have. */
+static __device__ __forceinline__ int32_t role_row() {
+    return warp_row_of_group() + (int32_t)opaque((uint32_t)row_of_warp(0));
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void issue_role_dp(role_consumer<C, C.d_head> &consumer,
                                                      int stage) {
@@ -157,9 +162,9 @@ static __device__ __forceinline__ void take_p(float (&ds)[C.B_r / 2], const floa
 }
 
 template <flash_config_t C, pass_t PASS, bool LAST>
-static __device__ __forceinline__ void differentiate_step(role_consumer<C, C.d_head> &consumer,
-                                                          role_place_t &place,
-                                                          const block_mask_t &mask) {
+static __device__ __forceinline__ void
+differentiate_step(role_consumer<C, C.d_head> &consumer, const sm90_backward_params_t &params,
+                   role_place_t &place, const ds_place_t &kept, const block_mask_t &mask) {
     gradient_state_t &state = gradient_state<C>();
     const int stage = place.ring.stage;
     float ds[C.B_r / 2];
@@ -168,7 +173,7 @@ static __device__ __forceinline__ void differentiate_step(role_consumer<C, C.d_h
     pin_accumulators(consumer.sum);
     if (PASS == SECOND_PASS && mask.is_cut) {
         hide<C>(ds, mask.seen, mask.first + tile_column());
-        await_team(team_of_both()); /* S has been computed, too */
+        await_team(team_of_all<C>()); /* S has been computed, too */
         sanitise<C, C.d_head, true>(consumer.sum, moving_tile<C>(stage), team_of_consumer(1),
                                     mask.seen, mask.first);
     }
@@ -183,6 +188,8 @@ static __device__ __forceinline__ void differentiate_step(role_consumer<C, C.d_h
     }
     issue_of_fragments<operand_dtype<C>, C.B_r, C.d_head>(consumer.sum, consumer.fragments,
                                                           moving_tile<C>(stage));
+    if constexpr (keeps_ds<C>)
+        keep_ds<C>(params, kept, panel_of(kept), mask.first, consumer.fragments);
     consumer.used = stage;
     if constexpr (LAST) {
         wgmma_wait<0>();
@@ -197,9 +204,9 @@ static __device__ __forceinline__ void differentiate_step(role_consumer<C, C.d_h
 
 /* Computes dK of a tile. */
 template <flash_config_t C, pass_t PASS>
-static __device__ __forceinline__ void differentiate_tile(role_consumer<C, C.d_head> &consumer,
-                                                          role_place_t &place,
-                                                          const dkv_walk_t &walk, int32_t heads) {
+static __device__ __forceinline__ void
+differentiate_tile(role_consumer<C, C.d_head> &consumer, const sm90_backward_params_t &params,
+                   role_place_t &place, const dkv_walk_t &walk) {
     gradient_state_t &state = gradient_state<C>();
     const ring_t first = place.ring;
     wait_full(state.full[first.stage], first.parity);
@@ -209,21 +216,27 @@ static __device__ __forceinline__ void differentiate_tile(role_consumer<C, C.d_h
     wgmma_wait<0>();
     pin_accumulators(consumer.s);
     release(state.v_empty[first.stage]);
+    ds_place_t ds = {};
+    if constexpr (keeps_ds<C>) {
+        const gradient_tile_t tile = find_gradient_tile<C>(params);
+        ds = find_ds_place<C>(params, tile, 0, role_row());
+        keep_zeros<C>(params, ds, panel_of(ds),
+                      queries_before_passing<C>(params.problem) + walk.steps.begin * C.B_r);
+    }
+    const int32_t heads = params.problem.group;
     int32_t block = walk.steps.begin;
 #pragma unroll 1
     for (int32_t i = heads * count_blocks(walk); i > 1; --i) {
-        differentiate_step<C, PASS, false>(consumer, place, mask_of_block<C>(walk, block));
+        differentiate_step<C, PASS, false>(consumer, params, place, ds,
+                                           mask_of_block<C>(walk, block));
+        if (keeps_ds<C> && block + 1 == walk.steps.end)
+            ds.first += (uint32_t)params.gradients.ds.head_tiles;
         block = next_block(walk, block);
     }
-    differentiate_step<C, PASS, true>(consumer, place, mask_of_block<C>(walk, block));
+    differentiate_step<C, PASS, true>(consumer, params, place, ds, mask_of_block<C>(walk, block));
 }
 
 /* ---- Tiles ---- */
-
-/* Returns the first of the thread's two rows of the tile, which both consumers have. */
-static __device__ __forceinline__ int32_t role_row() {
-    return warp_row_of_group() + (int32_t)opaque((uint32_t)row_of_warp(0));
-}
 
 /* Computes the block's tile in one role, and stores its gradient. compute(consumer, place, walk,
  * pass): a tile that has steps. */
@@ -270,7 +283,7 @@ static __device__ __forceinline__ void consume_dkv_by_roles(const sm90_backward_
         play_role<C, C.d_head>(
             params, params.gradients.dk, p.d_head, -p.softmax_scale,
             [&](auto &consumer, role_place_t &place, const dkv_walk_t &walk, auto pass) {
-                differentiate_tile<C, pass.value>(consumer, place, walk, p.group);
+                differentiate_tile<C, pass.value>(consumer, params, place, walk);
             });
     }
 }

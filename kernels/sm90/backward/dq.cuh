@@ -4,6 +4,11 @@
  *
  *     S = Q K^T,  P = exp(S - log_sum),  dP = dO V^T,  dS = P (dP - D),  dQ += dS K
  *
+ * D is what the accumulators of dP begin with, from which the product is subtracted, as in kernels
+ * of dK and dV (dkv.cuh). Sixteen keys at a time are added to dQ, the last ones first, as where it
+ * is computed of kept dS (dq_of_ds.cuh). So rows of other steps have the same bits, and so has
+ * that.
+ *
  * A consumer's products and what runs beside them, for block j:
  *
  *     tensor cores   | dP j     |      | S j+1 | dQ j | dP j+1 ...
@@ -27,8 +32,8 @@
 /* This is what a consumer carries from block to block. */
 template <flash_config_t C> struct dq_consumer {
     float s[C.B_c / 2];
-    float dp[C.B_c / 2];
-    float dq[C.d_head / 2];
+    float dp[C.B_c / 2];    /* D - dP */
+    float dq[C.d_head / 2]; /* -dQ / scale */
     ring_t ring;
     int number;
     float log_sum[2]; /* base 2, of the thread's two rows */
@@ -44,9 +49,13 @@ static __device__ __forceinline__ void issue_s(dq_consumer<C> &consumer, int sta
         moving_tile<C>(stage));
 }
 
+/* Issues D - dP. */
 template <flash_config_t C>
 static __device__ __forceinline__ void issue_dp(dq_consumer<C> &consumer, int stage) {
-    issue_of_rows<operand_dtype<C>, C.B_c, d_head_v<C>, still_panel<C>>(
+#pragma unroll
+    for (int i = 0; i < C.B_c / 2; ++i)
+        consumer.dp[i] = consumer.d[i / 2 % 2];
+    issue_of_rows<operand_dtype<C>, C.B_c, d_head_v<C>, still_panel<C>, true>(
         consumer.dp, still_v_tile<C>() + consumer.number * SM90_WARPGROUP_ROWS * SM90_PANEL_BYTES,
         moving_v_tile<C>(stage));
 }
@@ -64,16 +73,15 @@ static __device__ __forceinline__ void weigh(float (&p)[C.B_c / 2], dq_consumer<
         multiply_by_derivative(p, consumer.s, unit);
 }
 
-/* Computes the fragments of dS. */
+/* Computes the fragments of -dS. */
 template <flash_config_t C>
 static __device__ __forceinline__ void differentiate(uint32_t (&ds)[C.B_c / 16][4],
                                                      const float (&p)[C.B_c / 2],
                                                      const dq_consumer<C> &consumer) {
 #pragma unroll
     for (int i = 0; i < C.B_c / 4; ++i)
-        ds[i / 4][i % 4] = convert_pair<operand_dtype<C>>(
-            p[2 * i] * (consumer.dp[2 * i] - consumer.d[i % 2]),
-            p[2 * i + 1] * (consumer.dp[2 * i + 1] - consumer.d[i % 2]));
+        ds[i / 4][i % 4] = convert_pair<operand_dtype<C>>(p[2 * i] * consumer.dp[2 * i],
+                                                          p[2 * i + 1] * consumer.dp[2 * i + 1]);
 }
 
 /* Sanitises the block in a stage, whose S and dP have been issued. first: its first key. */
@@ -82,7 +90,7 @@ static __device__ __forceinline__ void sanitise_keys(dq_consumer<C> &consumer, i
                                                      int32_t first) {
     wgmma_wait<0>();
     pin_accumulators(consumer.dp);
-    sanitise<C, C.d_head, true>(consumer.dq, moving_tile<C>(stage), team_of_both(), consumer.seen,
+    sanitise<C, C.d_head, true>(consumer.dq, moving_tile<C>(stage), team_of_all<C>(), consumer.seen,
                                 first);
 }
 
@@ -117,7 +125,8 @@ static __device__ __forceinline__ void dq_step(dq_consumer<C> &consumer, const r
         wait_full(state.full[next.stage], next.parity);
         issue_s<C>(consumer, next.stage);
     }
-    issue_of_fragments<operand_dtype<C>, C.B_c, C.d_head>(consumer.dq, ds, moving_tile<C>(stage));
+    issue_of_fragments<operand_dtype<C>, C.B_c, C.d_head, true>(consumer.dq, ds,
+                                                                moving_tile<C>(stage));
     if constexpr (!LAST)
         wait_full(state.v_full[next.stage], next.parity);
     if constexpr (overlaps<C, PASS> && !LAST) {
@@ -225,7 +234,7 @@ static __device__ __forceinline__ void store_dq(const sm90_backward_params_t &pa
     const gradient_tile_t tile = find_gradient_tile<C>(params);
     store_gradient<operand_dtype<C>, C.d_head>(
         params.gradients.dq, tile.batch_index, tile.head, tile.sequence.q_begin,
-        tile.begin + tile_row(0), tile.sequence.len_q, p.d_head, consumer.dq, p.softmax_scale);
+        tile.begin + tile_row(0), tile.sequence.len_q, p.d_head, consumer.dq, -p.softmax_scale);
 }
 
 template <flash_config_t C>

@@ -182,15 +182,4 @@ static __device__ __forceinline__ void load_row_numbers(const sm90_backward_para
     } while (begins_again<C>(p, n, loaded));
 }
 
-/* Runs the first warpgroup. */
-template <flash_config_t C>
-static __device__ __forceinline__ void
-produce_gradient_tiles(const sm90_backward_params_t &params) {
-    const int warp = threadIdx.x / warp_threads;
-    if (warp == TILE_LOAD_WARP && elect_one())
-        load_tiles<C>(params);
-    else if (!writes_dq<C> && warp == ROW_LOAD_WARP)
-        load_row_numbers<C>(params);
-}
-
 #endif

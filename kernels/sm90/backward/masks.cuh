@@ -74,14 +74,13 @@ static __device__ __forceinline__ bool sees(const seen_t &seen, int32_t column, 
 }
 
 /* Makes accumulators of what does not count 0. first: the thread's first column. */
-template <flash_config_t C>
-static __device__ __forceinline__ void hide(float (&x)[step_rows<C> / 2], const seen_t &seen,
-                                            int32_t first) {
+template <flash_config_t C, int N>
+static __device__ __forceinline__ void hide(float (&x)[N], const seen_t &seen, int32_t first) {
     const seen_t kept = recall_seen<C>(seen);
     const seen_t from_first = {{kept.begin[0] - first, kept.begin[1] - first},
                                {kept.end[0] - first, kept.end[1] - first}};
 #pragma unroll
-    for (int i = 0; i < step_rows<C> / 2; ++i)
+    for (int i = 0; i < N; ++i)
         x[i] = sees<C>(from_first, i / 4 * 8 + i % 2, i / 2 % 2) ? x[i] : 0.0f;
 }
 

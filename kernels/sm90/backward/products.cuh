@@ -23,17 +23,20 @@ static __device__ __forceinline__ void issue_of_rows(float (&d)[N / 2], uint32_t
     wgmma_commit();
 }
 
-/* Issues d += A B, of fragments of 64 rows of A, and of ROWS rows of B of N columns. */
-template <int DTYPE, int ROWS, int N>
+/* Issues d += A B, of fragments of 64 rows of A, and of ROWS rows of B of N columns; BACKWARDS: the
+ * last sixteen rows first. */
+template <int DTYPE, int ROWS, int N, bool BACKWARDS = false>
 static __device__ __forceinline__ void
 issue_of_fragments(float (&d)[N / 2], const uint32_t (&a)[ROWS / 16][4], uint32_t b) {
     constexpr int step_bytes_down = 16 * SM90_PANEL_BYTES;
     const uint32_t b_first = descriptor_low(b, ROWS * SM90_PANEL_BYTES);
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < ROWS / 16; ++i)
+    for (int j = 0; j < ROWS / 16; ++j) {
+        const int i = BACKWARDS ? ROWS / 16 - 1 - j : j;
         wgmma<DTYPE, N>::template register_a<1>(d, a[i], descriptor(b_first, i * step_bytes_down),
                                                 true);
+    }
     wgmma_commit();
 }
 

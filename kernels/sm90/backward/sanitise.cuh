@@ -20,8 +20,8 @@ typedef struct team {
     int32_t flags; /* which of state.rows they use */
 } team_t;
 
-static __device__ __forceinline__ team_t team_of_both() {
-    return team_t{GRADIENT_CONSUMERS + 1, GRADIENT_CONSUMERS * SM90_WARPGROUP_THREADS, 0};
+template <flash_config_t C> static __device__ __forceinline__ team_t team_of_all() {
+    return team_t{gradient_consumers<C> + 1, gradient_consumers<C> * SM90_WARPGROUP_THREADS, 0};
 }
 
 static __device__ __forceinline__ team_t team_of_consumer(int consumer) {

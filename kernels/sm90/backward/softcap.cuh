@@ -17,6 +17,12 @@ static __device__ __forceinline__ void cap(float (&s)[N], const score_unit_t &un
     });
 }
 
+/* Returns P times the derivative of the cap. */
+static __device__ __forceinline__ float times_derivative(float p, float t,
+                                                         const score_unit_t &unit) {
+    return unit.inverse_cap == 0.0f ? p : p * fmaf(-t, t, 1.0f);
+}
+
 /* Multiplies P by the derivative of the cap. */
 template <int N>
 static __device__ __forceinline__ void multiply_by_derivative(float (&p)[N], const float (&t)[N],

@@ -70,7 +70,7 @@ template <flash_config_t C> static __device__ __forceinline__ void initialize_gr
     static_assert(C.n_stages <= SM90_BACKWARD_MAX_STAGES, "stages have barriers");
     static_assert(writes_dq<C> || step_rows<C> <= SM90_BACKWARD_MAX_STEP_ROWS, "rows have numbers");
     gradient_state_t &state = gradient_state<C>();
-    constexpr int all = GRADIENT_CONSUMERS * warpgroup_warps, all_threads = all * warp_threads;
+    constexpr int all = gradient_consumers<C> * warpgroup_warps, all_threads = all * warp_threads;
     mbarrier_init(shared_address(&state.still_full), 1);
     mbarrier_init(shared_address(&state.still_v_full), 1);
     for (int i = 0; i < C.n_stages; ++i) {

@@ -104,17 +104,17 @@ static __device__ __forceinline__ bool is_aligned(const flash_gradient_t &gradie
     return ((uint64_t)gradient.data & (fp32 ? 7 : 15)) == 0 && (elements & (fp32 ? 1 : 7)) == 0;
 }
 
-/* Stores the thread's two rows, `row` and the one 8 below, of `rows` that the sequence has, from
- * token `token` of the tensor on. */
-template <int DTYPE, int N>
+/* Stores the thread's two rows, `row` and the one APART below, of `rows` that the sequence has,
+ * from token `token` of the tensor on. */
+template <int DTYPE, int N, int APART = 8>
 static __device__ __forceinline__ void
 store_gradient(const flash_gradient_t &gradient, int32_t batch_index, int32_t head, int64_t token,
                int32_t row, int32_t rows, int32_t columns, const float (&d)[N / 2], float factor) {
     const int64_t at = batch_index * gradient.stride.batch + head * gradient.stride.head +
                        (token + row) * gradient.stride.seq;
-    const int64_t below = at + 8 * gradient.stride.seq;
+    const int64_t below = at + APART * gradient.stride.seq;
     const int32_t upper_columns = gradient.data != nullptr && row < rows ? columns : 0;
-    const int32_t lower_columns = gradient.data != nullptr && row + 8 < rows ? columns : 0;
+    const int32_t lower_columns = gradient.data != nullptr && row + APART < rows ? columns : 0;
     if (!is_aligned(gradient, columns)) {
         store_elements<DTYPE, N>(gradient, at, upper_columns, 0, d, factor);
         store_elements<DTYPE, N>(gradient, below, lower_columns, 1, d, factor);

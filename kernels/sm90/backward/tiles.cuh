@@ -13,12 +13,14 @@
 #include "sm90/backward/derive.cuh"
 #include "sm90/ptx/tma.cuh"
 
+enum { FIRST_QUERY_STEP = 128 /* so that blocks of queries lie in kept dS as it is stored */ };
+
 typedef struct gradient_tile {
     int32_t batch_index;
     int32_t head;  /* query head, or K/V head */
     int32_t begin; /* its first row, in its sequence */
-    /* Queries that pass by are counted from this one: those before it see no key. What they have,
-     * which may be NaN, is not even loaded. */
+    /* Queries that pass by are counted from this one, a multiple of FIRST_QUERY_STEP: those before
+     * it see no key. What they have, which may be NaN, is not even loaded. */
     int32_t first_query;
     bool is_masked;
     flash_sequence_t sequence;
@@ -66,6 +68,16 @@ static __device__ __forceinline__ bool is_masked(const flash_params_t &p) {
         return has_mask<C> && p.window_right >= 0;
 }
 
+/* Returns the first query that passes by where there is a mask. */
+template <flash_config_t C>
+static __device__ __forceinline__ int32_t find_first_query(const flash_params_t &p,
+                                                           const flash_sequence_t &s) {
+    const int32_t first = has_window<C>
+                              ? min(max(seen_through_window<false>(p, s, 0).begin, 0), s.len_q)
+                              : max(s.len_q - s.len_k, 0);
+    return first / FIRST_QUERY_STEP * FIRST_QUERY_STEP;
+}
+
 /* Returns the block's tile. That is cheap enough to be repeated, so that it need not be kept in
  * registers; hence the number that the compiler cannot know. */
 template <flash_config_t C>
@@ -74,16 +86,17 @@ find_gradient_tile(const sm90_backward_params_t &params) {
     const flash_params_t &p = params.problem;
     const uint32_t number = opaque(blockIdx.x);
     const uint32_t tiles = params.schedule.head_tiles;
-    const uint32_t heads = (uint32_t)sm90_backward_heads(&C, &p);
+    const flash_section_t &s = params.gradients.section;
+    const uint32_t heads = (uint32_t)sm90_backward_heads(&C, &p, s.n_heads);
     const uint32_t section = number / (params.schedule.section_heads * tiles);
     const uint32_t first_head = section * params.schedule.section_heads;
     const uint32_t width =
-        min(params.schedule.section_heads, heads * (uint32_t)p.batch - first_head);
+        min(params.schedule.section_heads, heads * (uint32_t)s.n_batch - first_head);
     const uint32_t rest = number - first_head * tiles;
     const uint32_t head = first_head + rest % width, place = rest / width;
     gradient_tile_t tile;
-    tile.batch_index = (int32_t)(head / heads);
-    tile.head = (int32_t)(head % heads);
+    tile.batch_index = s.first_batch + (int32_t)(head / heads);
+    tile.head = sm90_backward_heads(&C, &p, s.first_head) + (int32_t)(head % heads);
     tile.begin = (int32_t)(has_mask<C> && writes_dq<C> ? tiles - 1 - place : place) * still_rows<C>;
     if constexpr (has_varlen<C>)
         tile.sequence = flash_sequence(&p, tile.batch_index);
@@ -92,10 +105,7 @@ find_gradient_tile(const sm90_backward_params_t &params) {
     tile.is_masked = is_masked<C>(p);
     tile.first_query = 0;
     if (!writes_dq<C> && tile.is_masked)
-        tile.first_query =
-            has_window<C>
-                ? min(seen_through_window<false>(p, tile.sequence, 0).begin, tile.sequence.len_q)
-                : max(tile.sequence.len_q - tile.sequence.len_k, 0);
+        tile.first_query = find_first_query<C>(p, tile.sequence);
     return tile;
 }
 

@@ -20,6 +20,16 @@ static __device__ __forceinline__ void global_store_if(bool wanted, void *global
                  : "memory");
 }
 
+static __device__ __forceinline__ void global_store_if(bool wanted, void *global, uint2 value) {
+    asm volatile("{\n"
+                 ".reg .pred wanted;\n"
+                 "setp.ne.u32 wanted, %0, 0;\n"
+                 "@wanted st.global.v2.b32 [%1], {%2, %3};\n"
+                 "}\n" ::"r"((uint32_t)wanted),
+                 "l"(global), "r"(value.x), "r"(value.y)
+                 : "memory");
+}
+
 /* Stores four pairs, eight columns apart, those of them that begin within `columns` columns from
  * `global` on. `wanted` is the same in all lanes of a warp: one that wants nothing jumps. */
 static __device__ __forceinline__ void global_store_pairs_if(bool wanted, int32_t columns,

@@ -53,6 +53,15 @@ static __device__ __forceinline__ void tma_load(uint32_t shared, const sm90_tens
                      : "memory");
 }
 
+/* Starts to load bytes that lie one behind the other, in whole 16, into shared memory. */
+static __device__ __forceinline__ void bulk_load(uint32_t shared, const void *global,
+                                                 uint32_t bytes, uint32_t barrier, uint64_t hint) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;\n" ::"r"(shared),
+                 "l"(global), "r"(bytes), "r"(barrier), "l"(hint)
+                 : "memory");
+}
+
 /* Starts to store a box from shared memory. What lies beyond the tensor's bounds is not written. */
 template <bool RAGGED>
 static __device__ __forceinline__ void tma_store(const sm90_tensor_map_t *map, const tma_box_t &box,

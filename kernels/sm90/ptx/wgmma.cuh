@@ -35,9 +35,9 @@ template <int N> static __device__ __forceinline__ void pin_accumulators(float (
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* The instruction has two forms. shared_a: A and B from shared memory, both K-major. register_a: A
- * from registers, B from shared memory, N-major. accumulate false: d is overwritten. SIGN: of the
- * product, 1 or -1. */
+/* The instruction has two forms. shared_a: A and B from shared memory, both K-major or, if they are
+ * TRANSPOSED, both M- or N-major. register_a: A from registers, B from shared memory, N-major.
+ * accumulate false: d is overwritten. SIGN: of the product, 1 or -1. */
 template <int DTYPE, int N> struct wgmma;
 
 /* These are the accumulators in the instruction, and as operands of asm: eight per macro. */
@@ -99,16 +99,16 @@ template <int DTYPE, int N> struct wgmma;
 /* P0 and so on are the numbers of the operands that follow the accumulators. */
 #define SM90_WGMMA_OF_TYPE(DTYPE, TYPE, N, P0, P1, P2, P3, P4, P5, P6)                             \
     template <> struct wgmma<DTYPE, N> {                                                           \
-        template <int SIGN = 1>                                                                    \
+        template <int SIGN = 1, int TRANSPOSED = 0>                                                \
         static __device__ __forceinline__ void shared_a(float (&d)[N / 2], uint64_t a, uint64_t b, \
                                                         bool accumulate) {                         \
             asm volatile("{\n.reg .pred accumulate;\n"                                             \
                          "setp.ne.b32 accumulate, %" P2 ", 0;\n"                                   \
                          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE           \
-                         " {" SM90_LIST_##N "}, %" P0 ", %" P1 ", accumulate, 1, %" P3             \
-                                            ", 0, 0;\n}\n"                                         \
+                         " {" SM90_LIST_##N "}, %" P0 ", %" P1 ", accumulate, 1, %" P3 ", %" P4    \
+                                            ", %" P4 ";\n}\n"                                      \
                          : SM90_OPERANDS_##N                                                       \
-                         : "l"(a), "l"(b), "r"((int)accumulate), "n"(SIGN));                       \
+                         : "l"(a), "l"(b), "r"((int)accumulate), "n"(SIGN), "n"(TRANSPOSED));      \
         }                                                                                          \
         template <int N_MAJOR>                                                                     \
         static __device__ __forceinline__ void                                                     \

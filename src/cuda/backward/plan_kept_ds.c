@@ -5,9 +5,9 @@
 
 enum {
     DS_BYTES = 2,
-    /* A section that is not the whole call has at least so many tiles of dK and dV for each
-     * multiprocessor, since kernels of one section wait for those of the one before. */
-    TILES_OF_MULTIPROCESSOR = 3
+    /* A section that is not the whole call has at least so many tiles of dK and dV for eight
+     * multiprocessors, since kernels of one section wait for those of the one before. */
+    TILES_OF_EIGHT = 15
 };
 
 /* ---- Places of a head ---- */
@@ -48,8 +48,9 @@ static flash_kept_ds_t layout_of(const problem_t *problem, cuda_ds_tile_t tile) 
     const bool is_ragged = p->cu_seqlens_q != NULL;
     const int64_t rows = divide_up(p->seqlen_q, tile.queries);
     const int64_t all_rows = is_ragged ? problem->gradients.n_rows / tile.queries + p->batch : rows;
-    flash_kept_ds_t ds = {
-        .rows = (int32_t)rows, .is_folded = is_folded(p), .has_row_of_batch = is_ragged};
+    flash_kept_ds_t ds = {.rows = (int32_t)rows,
+                          .is_folded = !tile.has_own_places && is_folded(p),
+                          .has_row_of_batch = is_ragged};
     const int64_t places =
         ds.is_folded ? most_tiles_of_two(p, tile, rows) : most_tiles_of_row(p, tile);
     ds.row_places = (int32_t)places;
@@ -103,7 +104,7 @@ kept_ds_plan_t plan_kept_ds(const flash_kernel_t *kernel, const problem_t *probl
     const int64_t units = is_ragged ? p->n_heads_kv : (int64_t)p->n_heads_kv * p->batch;
     const uint64_t of_head = bytes_of_heads(&plan.ds, p, tile, 1);
     const int64_t most = (int64_t)(MOST_KEPT_DS / max_u64(of_head, 1));
-    const int64_t enough = (int64_t)TILES_OF_MULTIPROCESSOR * device->n_multiprocessors;
+    const int64_t enough = (int64_t)device->n_multiprocessors * TILES_OF_EIGHT / 8;
     if (most == 0 || (most < units && most * tiles_of_head(p, is_ragged, tile) < enough))
         return none;
     plan.section = section_of(p, is_ragged, most);

@@ -16,8 +16,8 @@
 #include "core/device.h"
 #include "core/problem.h"
 
-/* 1 GiB, and so much more that 16 heads of 4096 queries and keys, causal, are a section. */
-#define MOST_KEPT_DS (UINT64_C(5) << 28)
+/* 2.5 GiB, in which 8 heads of 16384 queries and keys, causal, are a section. */
+#define MOST_KEPT_DS (UINT64_C(5) << 29)
 
 typedef struct kept_ds_plan {
     uint64_t size;           /* bytes; 0: dS is not kept */

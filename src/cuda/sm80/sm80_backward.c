@@ -15,7 +15,7 @@ static cuda_block_t block(const flash_config_t *config) {
 
 static cuda_ds_tile_t ds_tile(const flash_config_t *config) {
     (void)config;
-    return (cuda_ds_tile_t){SM80_DS_TILE_ROWS, SM80_DS_TILE_ROWS};
+    return (cuda_ds_tile_t){.queries = SM80_DS_TILE_ROWS, .keys = SM80_DS_TILE_ROWS};
 }
 
 static cuda_block_t dq_of_ds_block(const flash_config_t *config) {

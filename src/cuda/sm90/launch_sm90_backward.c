@@ -29,29 +29,49 @@ static flash_status_t encode_maps(const flash_config_t *config, const problem_t 
     return tensor_map_encode(&d_o, config->dtype, queries, &params->d_o);
 }
 
-static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,
-                              const device_t *device, flash_stream_t stream) {
-    const flash_config_t *config = &kernel->config;
+/* Enqueues a kernel of the row, of this configuration. */
+static flash_status_t enqueue_kernel(const flash_config_t *config, const void *symbol,
+                                     cuda_block_t block, const problem_t *problem,
+                                     flash_stream_t stream) {
     const flash_params_t *p = &problem->params;
-    const cuda_block_t block = kernel_op(kernel)->cuda->block(config);
-    const cuda_grid_t grid = {.blocks = sm90_backward_tiles(config, p),
+    const flash_section_t *section = &problem->gradients.section;
+    const cuda_grid_t grid = {.blocks = sm90_backward_section_tiles(config, p, section),
                               .threads = block.threads,
                               .shared_bytes = block.shared_bytes};
     sm90_backward_params_t params = {
         .problem = *p,
         .gradients = problem->gradients,
         .schedule = {.head_tiles = (uint32_t)sm90_backward_tiles_of_head(config, p),
-                     .section_heads = (uint32_t)sm90_backward_section(config, p)}};
-    (void)device;
+                     .section_heads = (uint32_t)sm90_backward_section(config, p, section)}};
     if (grid.blocks == 0)
         return FLASH_SUCCESS;
     FLASH_TRY(encode_maps(config, problem, &params));
-    return launch_grid(cuda_kernel_symbol(kernel), &grid, &params, stream);
+    return launch_grid(symbol, &grid, &params, stream);
+}
+
+static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,
+                              const device_t *device, flash_stream_t stream) {
+    const cuda_block_t block = kernel_op(kernel)->cuda->block(&kernel->config);
+    (void)device;
+    return enqueue_kernel(&kernel->config, cuda_kernel_symbol(kernel), block, problem, stream);
+}
+
+static flash_status_t enqueue_dq_of_ds(const flash_kernel_t *kernel, const problem_t *problem,
+                                       const device_t *device, flash_stream_t stream) {
+    const cuda_block_t block = kernel_op(kernel)->cuda->dq_of_ds_block(&kernel->config);
+    const flash_config_t config = sm90_dq_of_ds(&kernel->config);
+    (void)device;
+    return enqueue_kernel(&config, cuda_dq_of_ds_symbol(kernel), block, problem, stream);
 }
 
 static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *problem,
                              const device_t *device, flash_stream_t stream) {
     return cuda_launch(kernel, problem, device, stream, enqueue);
+}
+
+static flash_status_t launch_dq_of_ds(const flash_kernel_t *kernel, const problem_t *problem,
+                                      const device_t *device, flash_stream_t stream) {
+    return cuda_launch_dq_of_ds(kernel, problem, device, stream, enqueue_dq_of_ds);
 }
 
 static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *problem,
@@ -63,4 +83,5 @@ static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *pro
 const family_calls_t sm90_backward_calls = {.workspace = cuda_no_workspace,
                                             .prepare = prepare,
                                             .check_workspace = cuda_needs_no_workspace,
-                                            .launch = launch};
+                                            .launch = launch,
+                                            .launch_dq_of_ds = launch_dq_of_ds};

@@ -15,11 +15,25 @@ DEFINE_CHECK_NAMED(check_dq, SM90_BWD_DQ_RULES)
 DEFINE_CHECK_NAMED(check_dkv, SM90_BWD_DKV_RULES)
 
 static cuda_block_t block(const flash_config_t *config) {
-    return (cuda_block_t){.threads = sm90_backward_threads(),
+    return (cuda_block_t){.threads = sm90_backward_threads(config),
                           .shared_bytes = sm90_backward_shared_bytes(config)};
 }
 
-static const cuda_family_t cuda = {.block = block, .tiles = sm90_backward_tiles};
+static cuda_block_t dq_of_ds_block(const flash_config_t *config) {
+    const flash_config_t of_ds = sm90_dq_of_ds(config);
+    return block(&of_ds);
+}
+
+static cuda_ds_tile_t ds_tile(const flash_config_t *config) {
+    return (cuda_ds_tile_t){.queries = SM90_DS_ROWS,
+                            .keys = SM90_DS_ROWS,
+                            .has_own_places = (config->features & FLASH_FEATURE_VARLEN) != 0};
+}
+
+static const cuda_family_t cuda = {.block = block,
+                                   .tiles = sm90_backward_tiles,
+                                   .ds_tile = ds_tile,
+                                   .dq_of_ds_block = dq_of_ds_block};
 
 /* ---- Obstacles ---- */
 
@@ -72,13 +86,16 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
  * same section differed by 11 % there. */
 enum { SECTION_MAX_BYTES = 24 << 20, SECTION_MIN_COLUMNS = 2048 };
 
-int32_t sm90_backward_section(const flash_config_t *config, const flash_params_t *p) {
-    const int64_t heads = (int64_t)sm90_backward_heads(config, p) * p->batch;
+int32_t sm90_backward_section(const flash_config_t *config, const flash_params_t *p,
+                              const flash_section_t *launched) {
+    const int64_t heads =
+        (int64_t)sm90_backward_heads(config, p, launched->n_heads) * launched->n_batch;
     const int64_t rows = sm90_writes_dq(config) ? p->seqlen_k : (int64_t)p->seqlen_q * p->group;
     const int64_t bytes = rows * (p->d_head + p->d_head_v) * sm90_element_bytes(config);
     const int64_t fitting = SECTION_MAX_BYTES / (bytes > 0 ? bytes : 1);
     const int64_t enough = SECTION_MIN_COLUMNS / config->d_head;
-    const int64_t wanted = fitting > enough ? fitting : enough;
+    const int64_t most = fitting > enough ? fitting : enough;
+    const int64_t wanted = sm90_reads_ds(config) ? heads : most;
     return (int32_t)(wanted < heads ? wanted : heads > 0 ? heads : 1);
 }
 

@@ -1,0 +1,106 @@
+"""Kernels of SM90 that keep dS, and dQ of it: beside the oracle, and with the bits that the call
+has where a row of dQ is named, for which nothing is kept. Those of SM80 have test_gpu_kept_ds.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import flashattn
+import numpy as np
+import pytest
+import torch
+from flashattn import Arch
+from gradient_problems import NAMES, GradientProblem, random_d_o
+from gradient_runs import DeviceRun, first_rows
+from problems import AttentionProblem, make_inputs
+
+KEPT = AttentionProblem(dtype="bfloat16", causal=True)
+PROBLEMS = {
+    "causal": AttentionProblem(1, 200, 200, 2, 2, 64, causal=True),
+    "full": AttentionProblem(1, 140, 333, 3, 1, 64),
+    "more_keys": AttentionProblem(1, 150, 291, 4, 2, 64, causal=True),
+    "few_more_keys": AttentionProblem(1, 270, 271, 2, 1, 64, causal=True),
+    "more_queries": AttentionProblem(1, 290, 170, 2, 1, 64, causal=True),
+    "many_more_queries": AttentionProblem(1, 460, 70, 2, 1, 64, causal=True),
+    "whole_tiles": AttentionProblem(2, 256, 256, 4, 2, 64, causal=True),
+    "many_heads": AttentionProblem(3, 140, 150, 6, 2, 64, causal=True),
+    "one_query": AttentionProblem(2, 1, 400, 4, 2, 64, causal=True),
+    "one_key": AttentionProblem(2, 400, 1, 4, 2, 64),
+    "ragged": AttentionProblem(
+        5, 260, 300, 4, 2, 64, causal=True,
+        cu_seqlens_q=(0, 0, 130, 131, 391, 500), cu_seqlens_k=(0, 50, 180, 190, 490, 531),
+    ),
+    "ragged_queries": AttentionProblem(
+        3, 290, 150, 2, 1, 64, causal=True, cu_seqlens_q=(0, 290, 420, 555)
+    ),
+    "used": AttentionProblem(
+        3, 270, 200, 4, 2, 64, causal=True, seqused_q=(270, 0, 131), seqused_k=(70, 90, 200)
+    ),
+}  # fmt: skip
+every_type = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+every_head = pytest.mark.parametrize("d_head", [128, 256])
+
+
+def _rows(p: AttentionProblem) -> list[flashattn.Config]:
+    """Returns the SM90 row of either operation that has the fewest features."""
+    return [x for x in first_rows(Arch.SM90, p) if x is not None]
+
+
+def _check(g: GradientProblem, inputs: list[np.ndarray], d_o: np.ndarray | None) -> None:
+    run = DeviceRun(g, inputs, d_o)
+    dq, dkv = _rows(g.forward)
+    memory = torch.full((64 << 20,), 0xFF, dtype=torch.uint8, device="cuda")
+    kept, two = run.launch(None, dkv, workspace=memory), run.launch(dq, dkv)
+    run.compare(kept, inputs)
+    for name, found, expected in zip(NAMES, kept[:3], two[:3]):
+        np.testing.assert_array_equal(*(x.astype(np.float32) for x in (found, expected)), name)
+
+
+@every_type
+@every_head
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_row(name: str, d_head: int, dtype: str) -> None:
+    p = replace(PROBLEMS[name], dtype=dtype, d_head=d_head)
+    _check(GradientProblem(p, has_d_lse=True), make_inputs(p), None)
+
+
+@every_head
+@pytest.mark.parametrize("name", ["q", "k", "v", "d_o"])
+def test_nan(name: str, d_head: int) -> None:
+    """It reaches what depends on it, and nothing else."""
+    p = AttentionProblem(1, 300, 310, 4, 2, d_head, "bfloat16", causal=True)
+    g = GradientProblem(p)
+    tensors = dict(zip("qkv", make_inputs(p))) | {"d_o": random_d_o(g)}
+    tensors[name] = tensors[name].copy()
+    tensors[name][0, 101, 1, 5] = tensors[name][0, 230, 0, d_head - 1] = np.nan
+    d_o = tensors.pop("d_o")
+    _check(g, list(tensors.values()), d_o)
+
+
+@every_head
+def test_scores_far_below_zero(d_head: int) -> None:
+    """exp(-LSE) overflows, which is P of keys beyond the end, whose scores are 0."""
+    p = AttentionProblem(1, 200, 205, 2, 1, d_head, "bfloat16", causal=True, softmax_scale=1.0)
+    q, k, v = make_inputs(p)
+    ones = np.ones_like(q)
+    _check(GradientProblem(p), [ones, (-3 * np.ones_like(k)).astype(k.dtype), v], None)
+
+
+def test_sections() -> None:
+    """There are more heads than dS is kept of at a time."""
+    for d_head, heads, group in ((128, 16, 4), (256, 16, 1)):
+        shapes = [(2, 8192, n, d_head) for n in (heads, heads // group, heads // group)]
+        tensors = [torch.randn(*x, device="cuda", dtype=torch.bfloat16) for x in shapes]
+        d_o, o = (torch.randn_like(tensors[0]) for _ in range(2))
+        lse = torch.full((2, heads, 8192), 9.5, device="cuda")
+        dq, dkv = _rows(replace(KEPT, d_head=d_head))
+        kept, two = (
+            flashattn.flash_attn_backward(
+                d_o, *tensors, o, lse, causal=True, dq_config=row, dkv_config=dkv
+            )
+            for row in (None, dq)
+        )
+        for name in NAMES[:3]:
+            assert torch.equal(getattr(kept, name), getattr(two, name)), name
+        assert kept.dq.isfinite().all()
