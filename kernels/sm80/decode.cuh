@@ -23,9 +23,9 @@
 #define FLASH_KERNELS_SM80_DECODE_CUH
 
 #include "common/ptx/dependent_launch.cuh"
-#include "sm80/decode/bias.cuh"
 #include "sm80/decode/result.cuh"
 #include "sm80/decode/sanitise_v.cuh"
+#include "sm80/decode/shown_steps.cuh"
 
 template <flash_config_t C> struct warp_state {
     output_tile<C> o;
@@ -53,11 +53,11 @@ static __device__ __forceinline__ score_unit_t softmax_unit(const flash_params_t
 template <flash_config_t C>
 static __device__ __forceinline__ step_operands<C>
 make_operands(const sm80_decode_params_t &params, const decode_block_t &block, int32_t head_kv,
-              const score_unit_t &unit) {
+              const row_biases<C> &biases, const score_unit_t &unit) {
     step_operands<C> operands;
     operands.q = load_queries<C>(params, block, head_kv);
     operands.masks = make_row_masks<C>(params, block);
-    operands.biases = make_row_biases<C>(params, block, head_kv);
+    operands.biases = biases;
     operands.holes = find_key_holes<C>(params, block);
     operands.factors =
         prepare_queries<C>(operands.q, params.attention, block.piece.batch_index, head_kv);
@@ -71,12 +71,13 @@ template <flash_config_t C> static __device__ __forceinline__ void await_slot() 
     __syncwarp();
 }
 
-/* Computes the keys of one step, which begin at step_key and lie in `slot` (K) and the next slot
- * (V), and starts to load later keys into both. */
+/* Computes the keys of the next step, which lie in `slot` (K) and the next slot (V), and starts to
+ * load later keys into both. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
-process_step(warp_state<C> &state, kv_stream_t &stream, const sm80_decode_params_t &params,
-             const step_operands<C> &operands, int32_t step_key, uint32_t slot) {
+process_step(warp_state<C> &state, step_walk<C> &walk, kv_stream_t &stream,
+             const sm80_decode_params_t &params, const step_operands<C> &operands, uint32_t slot) {
+    const int32_t step_key = key_to_compute<C>(walk);
     const bool whole = is_whole_step<C>(operands.masks, step_key);
     score_tile<C> s;
     await_slot<C>();
@@ -98,15 +99,18 @@ process_step(warp_state<C> &state, kv_stream_t &stream, const sm80_decode_params
     multiply_p_v<C>(state.o, p, slot + slot_bytes<C>);
     __syncwarp();
     load_v<C>(slot + slot_bytes<C>, stream, params);
+    pass_computed<C>(walk, stream, params, operands.biases);
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void fill_ring(uint32_t ring, kv_stream_t &stream,
-                                                 const sm80_decode_params_t &params) {
+static __device__ __forceinline__ void
+fill_ring(uint32_t ring, step_walk<C> &walk, kv_stream_t &stream,
+          const sm80_decode_params_t &params, const row_biases<C> &biases) {
 #pragma unroll 1
     for (int stage = 0; stage < C.n_stages; ++stage) {
         load_k<C>(ring + 2 * stage * slot_bytes<C>, stream);
         load_v<C>(ring + (2 * stage + 1) * slot_bytes<C>, stream, params);
+        pass_loaded<C>(walk, stream, params, biases);
     }
 }
 
@@ -117,16 +121,17 @@ static __device__ __forceinline__ void
 process_keys(const sm80_decode_params_t &params, const decode_block_t &block, warp_state<C> &state,
              uint32_t ring, row_sinks<C> &sinks, const score_unit_t &unit) {
     const warp_part_t part = find_warp_part<C>(params);
+    const int32_t head_kv = block.first_head_kv + part.head;
+    const row_biases<C> biases = make_row_biases<C>(params, block, head_kv);
     kv_stream_t stream = make_kv_stream<C>(params, block, part);
-    fill_ring<C>(ring, stream, params);
-    const step_operands<C> operands =
-        make_operands<C>(params, block, block.first_head_kv + part.head, unit);
+    step_walk<C> walk = begin_walk<C>(stream, params, block, part, biases);
+    fill_ring<C>(ring, walk, stream, params, biases);
+    const step_operands<C> operands = make_operands<C>(params, block, head_kv, biases, unit);
     stage_sinks<C>(params, block, sinks);
     int stage = 0;
 #pragma unroll 1
-    for (int32_t key = block.key_begin + part.number * C.B_c; key < block.key_end;
-         key += part.count * C.B_c) {
-        process_step<C>(state, stream, params, operands, key, ring + 2 * stage * slot_bytes<C>);
+    while (key_to_compute<C>(walk) < block.key_end) {
+        process_step<C>(state, walk, stream, params, operands, ring + 2 * stage * slot_bytes<C>);
         stage = stage + 1 == C.n_stages ? 0 : stage + 1;
     }
     __syncwarp();

@@ -1,5 +1,5 @@
 """Masks of blocks (FLASH_MASK_BLOCKS): every CUDA row that serves masks agrees with the float64
-oracle, and those of SM80 and SM90 leave the hidden blocks out."""
+oracle, and those of SM80, SM80_DECODE and SM90 leave the hidden blocks out."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_every_family_with_masks_serves_blocks() -> None:
 
 def _leaving_out(p: AttentionProblem) -> list[flashattn.Config]:
     """Returns the rows that leave hidden blocks out."""
-    return [c for c in configs_for(p) if c.arch in (Arch.SM80, Arch.SM90)]
+    return [c for c in configs_for(p) if c.arch in (Arch.SM80, Arch.SM80_DECODE, Arch.SM90)]
 
 
 @every_type
@@ -153,10 +153,13 @@ def test_rows_that_see_nothing(dtype: str, d_head: int) -> None:
 
 @every_type
 @pytest.mark.parametrize("seqlen_k", [3584, 3700])
-def test_hidden_blocks_are_not_multiplied(seqlen_k: int, dtype: str, d_head: int) -> None:
+@pytest.mark.parametrize("seqlen_q", [1, 5, 150])
+def test_hidden_blocks_are_not_multiplied(
+    seqlen_q: int, seqlen_k: int, dtype: str, d_head: int
+) -> None:
     """K and V are NaN in blocks that no query sees: the product of V with a weight of 0 would be
     NaN too."""
-    p = typed(AttentionProblem(1, 150, seqlen_k, 2, 1), dtype, d_head)
+    p = typed(AttentionProblem(1, seqlen_q, seqlen_k, 2, 1), dtype, d_head)
     p = replace(p, bias=BlockCase(1000, 256, repeats="hq", shown=0.5, seed=3))
     hidden = torch.from_numpy(~p.bias.options(p)["attn_mask"][0, 0, 0]).cuda()
     assert 0 < hidden.sum() < seqlen_k

@@ -182,4 +182,21 @@ static __device__ __forceinline__ void load_v(uint32_t slot, kv_stream_t &stream
         next_pages<C>(stream.pages, params, stream.left);
 }
 
+/* Leaves out the next n steps. */
+template <flash_config_t C>
+static __device__ __forceinline__ void skip_steps(kv_stream_t &stream, int32_t n,
+                                                  const sm80_decode_params_t &params) {
+    stream.k.row += n * stream.k.step_stride;
+    stream.v.row += n * stream.v.step_stride;
+    if constexpr (has_pages<C>) {
+#pragma unroll 1
+        for (; n > 0; --n) {
+            stream.left -= stream.step_keys;
+            next_pages<C>(stream.pages, params, stream.left);
+        }
+    } else {
+        stream.left -= n * stream.step_keys;
+    }
+}
+
 #endif
