@@ -236,3 +236,14 @@ def test_a_row_with_dropout_serves_a_call_without() -> None:
     assert rows
     for config in rows:
         gpu_problems.check(p, config)
+
+
+@pytest.mark.parametrize("d_head", HEADS)
+def test_a_probability_that_rounds_to_1_drops_every_weight(d_head: int) -> None:
+    """The threshold is 2^16 then, which 16 bits do not hold."""
+    p = replace(BASE, causal=True, dtype="bfloat16", d_head=d_head, dropout_p=1 - 2.0**-20)
+    for config in _forward_rows(p):
+        assert not gpu_problems.run(p, config=config)[0].any(), config
+    run = DeviceRun(GradientProblem(p))
+    for dkv in _rows(OPS[1], p):
+        assert not any(x.any() for x in run.launch(_rows(OPS[0], p)[0], dkv)[:3]), dkv

@@ -98,8 +98,8 @@ static __device__ __forceinline__ void multiply_by_derivative(score_part<C> &d_p
                 d_p.s[m][n][i] *= fmaf(-t.s[m][n][i], t.s[m][n][i], 1.0f);
 }
 
-/* Calls f(s, dP, L, D) for each of the thread's elements. sums: of the part's columns in shared
- * memory, if these are queries. */
+/* Calls f(s, dP, L, D, m, n, i) for each of the thread's elements, i of tile (m, n). sums: of the
+ * part's columns in shared memory, if these are queries. */
 template <flash_config_t C, typename F>
 static __device__ __forceinline__ void for_each_element(score_part<C> &s, score_part<C> &d_p,
                                                         const row_sums<C> &of_rows, uint32_t sums,
@@ -120,7 +120,7 @@ static __device__ __forceinline__ void for_each_element(score_part<C> &s, score_
                                 : i % 2 == 0      ? log_sum.x
                                                   : log_sum.y;
                 const float of_d = !rows_are_keys<C> ? of_rows.d[m][i / 2] : i % 2 == 0 ? d.x : d.y;
-                f(s.s[m][n][i], d_p.s[m][n][i], l, of_d);
+                f(s.s[m][n][i], d_p.s[m][n][i], l, of_d, m, n, i);
             }
     }
 }
@@ -142,21 +142,24 @@ finish_scores(score_part<C> &s, score_part<C> &d_p, const flash_params_t &p,
     }
     if constexpr (MASKED)
         hide_columns<C>(s, p, tile, first_column);
+    const weight_bound_t bound = weight_bound_of(p.dropout.threshold);
     kept_part<C> kept;
-    if constexpr (has_dropout<C>) {
+    if constexpr (has_dropout<C>)
         kept = find_kept<C>(p, tile, member, first_column);
-        keep<C>(d_p, kept, p.dropout.scale);
-    }
-    for_each_element<C>(s, d_p, of_rows, sums, [&](float &x, float &y, float l, float d) {
-        const bool is_hidden = (MASKED || has_bias<C>)&&x == -INFINITY;
-        x = is_hidden ? 0.0f : exp2_approx(fmaf(x, unit.log2, -l));
-        y = is_hidden ? 0.0f : x * (y - d);
-    });
+    for_each_element<C>(
+        s, d_p, of_rows, sums, [&](float &x, float &y, float l, float d, int m, int n, int i) {
+            const bool is_hidden = (MASKED || has_bias<C>)&&x == -INFINITY;
+            const bool is_kept = !has_dropout<C> || stays<C>(kept, bound, m, n, i);
+            const float less_d =
+                has_dropout<C> ? fmaf(is_kept ? y : 0.0f, p.dropout.scale, -d) : y - d;
+            x = is_hidden ? 0.0f : exp2_approx(fmaf(x, unit.log2, -l));
+            y = is_hidden ? 0.0f : x * less_d;
+            if (rows_are_keys<C> && !is_kept)
+                x = 0.0f;
+        });
     if constexpr (has_softcap<C>)
         if (unit.inverse_cap != 0.0f)
             multiply_by_derivative<C>(d_p, t);
-    if constexpr (has_dropout<C> && rows_are_keys<C>)
-        keep<C>(s, kept, 1.0f);
 }
 
 #endif

@@ -4,20 +4,20 @@
 #ifndef FLASH_KERNELS_SM80_FORWARD_DROPOUT_CUH
 #define FLASH_KERNELS_SM80_FORWARD_DROPOUT_CUH
 
-#include "common/dropout.h"
+#include "common/dropout.cuh"
 #include "sm80/forward/products.cuh"
 #include "sm80/forward/rows.cuh"
 #include "sm80/forward/tile.cuh"
 
 /* Drops weights of a patch of 16 rows and 16 keys: of two neighbouring tiles. */
 static __device__ __forceinline__ void drop_of_patch(float (&left)[4], float (&right)[4],
-                                                     const philox_t &words, uint32_t threshold) {
+                                                     const philox_t &words,
+                                                     const weight_bound_t &bound) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const uint32_t of_left = words.word[i / 2], of_right = words.word[i / 2 + 2];
-        if ((i % 2 ? of_left >> 16 : of_left & 0xffff) < threshold)
+        if (!weight_stays(words.word[i / 2], i % 2, bound))
             left[i] = 0.0f;
-        if ((i % 2 ? of_right >> 16 : of_right & 0xffff) < threshold)
+        if (!weight_stays(words.word[i / 2 + 2], i % 2, bound))
             right[i] = 0.0f;
     }
 }
@@ -26,8 +26,8 @@ static __device__ __forceinline__ void drop_of_patch(float (&left)[4], float (&r
 template <flash_config_t C>
 static __device__ __forceinline__ void drop_weights(score_tile<C> &p, const flash_params_t &params,
                                                     const query_tile_t &tile, int32_t block) {
-    const flash_dropout_head_t head =
-        flash_dropout_head(&params.dropout, params.n_heads, tile.batch_index, tile.head);
+    const flash_dropout_head_t head = dropout_head_of_warp(params, tile.batch_index, tile.head);
+    const weight_bound_t bound = weight_bound_of(params.dropout.threshold);
     const int warp = threadIdx.x / SM80_WARP_THREADS, lane = threadIdx.x % SM80_WARP_THREADS;
     const uint32_t patch_q = (uint32_t)(tile.row_begin + warp * warp_rows<C>) / DROPOUT_PATCH;
     const uint32_t patch_k = (uint32_t)block * (C.B_c / DROPOUT_PATCH);
@@ -36,8 +36,7 @@ static __device__ __forceinline__ void drop_weights(score_tile<C> &p, const flas
 #pragma unroll
         for (int n = 0; n < key_tiles<C>; n += 2)
             drop_of_patch(p.s[m][n], p.s[m][n + 1],
-                          flash_dropout_words(&head, patch_q + m, patch_k + n / 2, lane),
-                          params.dropout.threshold);
+                          flash_dropout_words(&head, patch_q + m, patch_k + n / 2, lane), bound);
 }
 
 #endif
