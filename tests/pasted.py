@@ -41,7 +41,7 @@ NOT_PASTED = {
     r"examples/engine|main\.c engine\.c|\./engine ": "examples/tests builds and runs it",
     r"pip install transformers": "takes gigabytes",
     r"pip install \. ": "is pip install '.[cli]' with less",
-    r"torch_calls\.py|backward_cpu\.py|hf_walk\.py": "needs torch, which takes gigabytes",
+    r"torch_calls\.py|(backward|dropout)_cpu\.py|hf_walk\.py": "needs torch, which takes gigabytes",
     r"jax_host\.py": "needs JAX",
     r"build/described": "needs nvcc",
     r"test_kernels": "a developer's build has it: the step unit of ./dev test",
