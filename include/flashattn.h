@@ -1129,10 +1129,12 @@ FLASH_API flash_status_t flash_backward(const flash_backward_args_t *args, flash
  * flash_workspace_size(); data of forward's o and lse and of d_o may still be NULL, and so may that
  * of the gradients when all are. On CUDA devices Q, K, V and dO are copied to the workspace where
  * rows of their d_head do not consist of whole 16 bytes at aligned addresses (NULL is aligned), and
- * Q and dO where they are of fp32, so that it depends on these addresses and strides too. Suffices
- * for a smaller batch and shorter lengths too. There *best may have room for dS, up to 2.5 GiB:
- * with as much the row of dK and dV computes dQ too, unless dq_kernel names one for it, and with
- * less two rows compute S twice. Errors: as flash_backward(), less those about data and workspace.
+ * Q and dO where they are of fp32, so that it depends on these addresses and strides too. *least
+ * suffices for a smaller batch and shorter lengths too. There *best may have room for dS, up to
+ * 2.5 GiB: with as much the row of dK and dV computes dQ too, unless dq_kernel names one for it,
+ * and with less two rows compute S twice. It is not always less for shorter lengths, so that
+ * callers who keep a workspace ask for each length. Errors: as flash_backward(), less those about
+ * data and workspace.
  */
 FLASH_API flash_status_t flash_backward_workspace_size(const flash_backward_args_t *args,
                                                        uint64_t *least, uint64_t *best);
@@ -1144,7 +1146,8 @@ FLASH_API flash_status_t flash_backward_prepare(const flash_backward_args_t *arg
 /**
  * The kernels that flash_backward(args) would take, into *dq_kernel and *dkv_kernel (either may be
  * NULL), and why, into reason[0 ... reason_size), cut to fit (NULL: not wanted). Reads the same of
- * args as flash_backward_workspace_size(). Errors: as there.
+ * args as flash_backward_workspace_size(). Where the workspace has room for dS, the row of dK and
+ * dV computes dQ too, and that of dQ is for calls with less. Errors: as there.
  */
 FLASH_API flash_status_t flash_backward_select_kernels(const flash_backward_args_t *args,
                                                        const flash_kernel_t **dq_kernel,

@@ -46,6 +46,13 @@ static problem_t make_problem(lengths_t most, int32_t window_left, int32_t windo
     return problem;
 }
 
+TEST(an_empty_batch_keeps_nothing) {
+    problem_t problem = make_problem((lengths_t){500, 500}, -1, 0);
+    problem.params.batch = 0; /* d_sinks are written all the same */
+    problem.gradients.n_rows = 0;
+    assert_int_equal(plan_kept_ds(&kernel, &problem, &few_multiprocessors).size, 0);
+}
+
 /* ---- Places ---- */
 
 /* Marks the places of all tiles of a head that some query of a row sees. */

@@ -38,6 +38,9 @@ PROBLEMS = {
         3, 270, 200, 4, 2, 64, causal=True, seqused_q=(270, 0, 131), seqused_k=(70, 90, 200)
     ),
 }  # fmt: skip
+pytestmark = pytest.mark.skipif(
+    None in first_rows(Arch.SM90, replace(KEPT, d_head=128)), reason="no rows of SM90"
+)
 every_type = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 every_head = pytest.mark.parametrize("d_head", [128, 256])
 
@@ -50,8 +53,14 @@ def _rows(p: AttentionProblem) -> list[flashattn.Config]:
 def _check(g: GradientProblem, inputs: list[np.ndarray], d_o: np.ndarray | None) -> None:
     run = DeviceRun(g, inputs, d_o)
     dq, dkv = _rows(g.forward)
-    memory = torch.full((64 << 20,), 0xFF, dtype=torch.uint8, device="cuda")
-    kept, two = run.launch(None, dkv, workspace=memory), run.launch(dq, dkv)
+    memory = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+    results, written = [], []
+    for row in (None, dq):
+        memory.fill_(0xFF)
+        results.append(run.launch(row, dkv, workspace=memory))
+        written.append(int((memory != 0xFF).sum()))
+    kept, two = results
+    assert written[0] > written[1], "no dS was kept"
     run.compare(kept, inputs)
     for name, found, expected in zip(NAMES, kept[:3], two[:3]):
         np.testing.assert_array_equal(*(x.astype(np.float32) for x in (found, expected)), name)
@@ -88,12 +97,12 @@ def test_scores_far_below_zero(d_head: int) -> None:
 
 
 def test_sections() -> None:
-    """There are more heads than dS is kept of at a time."""
+    """There are more heads than dS is kept of at a time: all would take 3.1 GiB, of 2.5."""
     for d_head, heads, group in ((128, 16, 4), (256, 16, 1)):
-        shapes = [(2, 8192, n, d_head) for n in (heads, heads // group, heads // group)]
+        shapes = [(3, 8192, n, d_head) for n in (heads, heads // group, heads // group)]
         tensors = [torch.randn(*x, device="cuda", dtype=torch.bfloat16) for x in shapes]
         d_o, o = (torch.randn_like(tensors[0]) for _ in range(2))
-        lse = torch.full((2, heads, 8192), 9.5, device="cuda")
+        lse = torch.full((3, heads, 8192), 9.5, device="cuda")
         dq, dkv = _rows(replace(KEPT, d_head=d_head))
         kept, two = (
             flashattn.flash_attn_backward(

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 import torch_calls  # noqa: E402
 import torch_gradients  # noqa: E402
 from bias_cases import BiasCase  # noqa: E402
-from flashattn import torch_ops  # noqa: E402
+from flashattn import _attention, torch_ops  # noqa: E402
 from gradient_problems import GradientProblem  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
@@ -531,3 +531,20 @@ def test_gradients_of_wide_heads_on_cuda_devices_are_refused(by_operator: bool) 
             attend(q, q, q)
         with torch.no_grad():
             assert attend(q, q, q).shape == q.shape
+
+
+def test_a_device_with_little_memory_keeps_no_ds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call takes the least workspace where there is no memory for the best."""
+    asked = []
+
+    def empty(like: object, device: int, shape: tuple[int], *_: str) -> int:
+        asked.append(shape[0])
+        if shape[0] > 10:
+            raise torch.OutOfMemoryError("no memory")
+        return shape[0]
+
+    monkeypatch.setattr(_attention._tensor, "empty", empty)
+    assert _attention._allocated(None, 0, 100, 10) == 10 and asked == [100, 10]
+    for least in (None, 100):
+        with pytest.raises(torch.OutOfMemoryError):
+            _attention._allocated(None, 0, 100, least)

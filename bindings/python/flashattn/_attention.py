@@ -23,6 +23,7 @@ that belongs to it, lengths too, lies on the same device.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -416,6 +417,18 @@ def _launch_with(
     check(library().flash_forward(args, kernel, stream))
 
 
+def _allocated(like: Any, device: int, size: int, least: int | None) -> Any:
+    """Allocates `size` bytes by the library of `like`, torch; `least` where the device has no more
+    and that is not None."""
+    torch = sys.modules["torch"]
+    try:
+        return _tensor.empty(like, device, (size,), "uint8", "workspace")
+    except torch.OutOfMemoryError:
+        if least is None or least == size:
+            raise
+    return _tensor.empty(like, device, (least,), "uint8", "workspace")
+
+
 @contextmanager
 def device_workspace(
     problem: Problem, size: int, like: Any, given: Any = None, least: int | None = None
@@ -436,7 +449,7 @@ def device_workspace(
             f"a {type(like).__name__} in CUDA memory needs {size} bytes to work in: workspace="
         )
     if given is None:
-        given = _tensor.empty(like, problem.device, (size,), "uint8", "workspace")
+        given = _allocated(like, problem.device, size, least)
     _stream.check(problem.stream, workspace=given)
     memory = _tensor.bytes_view(given, "workspace", problem.stream)
     _tensor.check_outputs(workspace=memory)

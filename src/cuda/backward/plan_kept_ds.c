@@ -96,7 +96,7 @@ kept_ds_plan_t plan_kept_ds(const flash_kernel_t *kernel, const problem_t *probl
                             const device_t *device) {
     const flash_params_t *p = &problem->params;
     const kept_ds_plan_t none = {.size = 0};
-    if (kernel->dq_of_ds == NULL || !problem->has_output || p->seqlen_k == 0)
+    if (kernel->dq_of_ds == NULL || !problem->has_output || p->batch == 0 || p->seqlen_k == 0)
         return none;
     const cuda_ds_tile_t tile = kernel_op(kernel)->cuda->ds_tile(&kernel->config);
     kept_ds_plan_t plan = {.ds = layout_of(problem, tile)};
