@@ -230,7 +230,7 @@ SM80_MLA_SHIP_SHAPES = (
     ("64, 32, 8", "stages_3"),
     ("64, 16, 8", "stages_4"),
 )
-# The same for latent tokens, of which one tile alone has ALiBi and masks too, so that rows are few.
+# These tiles serve latent tokens. One alone has ALiBi and masks too, so that rows are few.
 SM80_MLA_SHIP_LATENT_ROWS = (
     ("32, 16, 4", "stages_3", 0),
     ("64, 32, 8", "stages_3", 0),

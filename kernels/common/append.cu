@@ -167,7 +167,7 @@ convert_unit(const append_params_t &p, const append_unit_t &unit, int32_t batch_
 
 /* ---- Tokens ---- */
 
-/* Where a token goes. */
+/* A target is the place that a token goes to. */
 typedef struct append_target {
     int32_t entry; /* of the cache; negative: the token has no place */
     int64_t at;    /* offset of its first head */

@@ -233,11 +233,11 @@ def _local_memory(config: flashattn.Config) -> int:
     """Returns how many bytes of local memory a thread of a ship row may have: in SM90's loading
     warps, which have few registers beside three warpgroups that multiply, or which schedule a
     ragged batch or read pages, more where a mask is to be looked at, and with warps that convert,
-    where O takes half of the registers, of latent tokens a few more; in SM90_DECODE at d_head 64,
-    where it adds ALiBi or a mask, and with a converter but at d_head 128; in SM90_WIDE ends of
-    ranges, and with a converter some of what a thread carries from block to block; and a register
-    or two where a row has softcap, or four in SM90, whose rows with softcap have windows and
-    chunks, eight of d_head 128 and 192: ends of ranges, of which loops read one per block."""
+    where O takes half of the registers, of latent tokens a few more; in SM90_DECODE where it adds
+    ALiBi or a mask, and with a converter but at d_head 128; in SM90_WIDE ends of ranges, and with a
+    converter some of what a thread carries from block to block; and a register or two where a row
+    has softcap, or four in SM90, whose rows with softcap have windows and chunks, eight of d_head
+    128 and 192: ends of ranges, of which loops read one per block."""
     if config.arch == Arch.SM80_DECODE:
         return 0
     if config.arch == Arch.SM80_WIDE:  # its PTX on 9.0; its machine code of 8.0 spills nothing
@@ -245,7 +245,7 @@ def _local_memory(config: flashattn.Config) -> int:
     if config.arch == Arch.SM90 and config.dtype == DType.E4M3 and config.d_head == 256:
         return 104
     if Feature.BIAS in Feature(config.features) and config.arch in (Arch.SM90, Arch.SM90_DECODE):
-        of_decode = 32 if config.d_head == 64 else 24  # the factors of two rows among them
+        of_decode = {64: 32, 128: 24}.get(config.d_head, 16)  # the factors of two rows among them
         return 48 if config.arch == Arch.SM90 else of_decode
     is_crowded = config.B_r == 192 or Feature.VARLEN in Feature(config.features)
     is_paged = Feature.PAGED in Feature(config.features)
@@ -259,8 +259,6 @@ def _local_memory(config: flashattn.Config) -> int:
         return 16
     if config.arch == Arch.SM90_DECODE and config.dtype == DType.E4M3:
         return 8 if config.d_head == 128 else 32
-    if config.arch == Arch.SM90_DECODE and config.d_head == 64:
-        return 32
     if config.arch == Arch.SM90_WIDE:
         return 64 if config.dtype == DType.E4M3 else 24
     if Feature.SOFTCAP in Feature(config.features):

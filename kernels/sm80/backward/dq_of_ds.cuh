@@ -50,7 +50,7 @@ static __device__ __forceinline__ ds_row_t find_ds_row(const flash_backward_para
                     end / ds_tile_rows + (end % ds_tile_rows > 0)};
 }
 
-/* What threads share over the main loop. */
+/* Threads share this over the main loop. */
 template <flash_config_t C> struct dq_of_ds_state {
     gradient_tile_t tile;
     ds_row_t rows[ds_rows<C>];

@@ -17,7 +17,7 @@ template <flash_config_t C> static __device__ __forceinline__ void meet_consumer
     named_barrier_sync(CONSUMERS_BARRIER, consumer_threads<C>);
 }
 
-/* Where products of decode kernels are of e4m3, warps of the producer transpose V
+/* Warps of the producer transpose V where products of decode kernels are of e4m3
  * (decode/transpose.cuh). */
 enum { TRANSPOSE_WARPS = 2 };
 template <flash_config_t C> constexpr bool transposes = multiplies_e4m3<C>;

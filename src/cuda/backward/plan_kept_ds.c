@@ -109,7 +109,8 @@ kept_ds_plan_t plan_kept_ds(const flash_kernel_t *kernel, const problem_t *probl
         return none;
     plan.section = section_of(p, is_ragged, most);
     plan.ds.batch_heads = is_ragged ? 0 : plan.section.n_heads * p->group;
-    /* As many heads as fit, not as a section has: so the size grows with the batch. */
+    /* The size is that of as many heads as fit, not as a section has, so that it grows with the
+     * batch. */
     plan.size = bytes_of_heads(&plan.ds, p, tile, min64(most, units));
     return plan;
 }

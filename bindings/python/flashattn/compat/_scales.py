@@ -12,7 +12,7 @@ from torch import Tensor
 from ..config import DType, Feature, kernels
 
 _E4M3 = torch.float8_e4m3fn
-# What a kernel must cover for arguments of torch_ops.flash_attn_func that are given.
+# A kernel must cover these features where torch_ops.flash_attn_func is given the arguments.
 _FEATURES = {
     "cu_seqlens_q": Feature.VARLEN,
     "cu_seqlens_k": Feature.VARLEN,
