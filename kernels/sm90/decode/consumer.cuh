@@ -185,15 +185,15 @@ template <flash_config_t C>
 static __device__ __forceinline__ void
 compute_whole_blocks(row_state<C> &rows, const key_walk_t &walk, const tile_bias<C> &bias,
                      const score_units<C> &unit) {
-    const int32_t count = whole_blocks(walk), first = shown_from<C>(walk, 0);
-    if (first >= count)
+    const int32_t count = whole_blocks(walk);
+    if (count <= 0)
         return;
     if (rows.number == 1)
         pass_turn<C>(rows); /* the first one is consumer 0's */
-    compute_scores<C>(rows, bias, nth_key<C>(walk, first), unit);
-    weigh<C>(rows, bias, nth_key<C>(walk, first), unit);
+    compute_scores<C>(rows, bias, nth_key<C>(walk, 0), unit);
+    weigh<C>(rows, bias, nth_key<C>(walk, 0), unit);
 #pragma unroll 1
-    for (int32_t n = shown_from<C>(walk, first + 1); n < count; n = shown_from<C>(walk, n + 1))
+    for (int32_t n = 1; n < count; ++n)
         next_whole_block<C>(rows, bias, nth_key<C>(walk, n), unit);
     await_v<C>(rows);
     compute_output<C>(rows);
@@ -240,8 +240,7 @@ compute_walk(row_state<C> &rows, const decode_params_t &params, const decode_blo
     compute_whole_blocks<C>(rows, walk, bias, unit);
     const row_keys_t keys = find_row_keys(params, block, walk, tile_row(0));
 #pragma unroll 1
-    for (int32_t n = shown_from<C>(walk, whole_blocks(walk)); n < walk.blocks;
-         n = shown_from<C>(walk, n + 1))
+    for (int32_t n = whole_blocks(walk); n < walk.blocks; ++n)
         compute_cut_block<C>(rows, keys, bias, nth_key<C>(walk, n), unit);
 }
 

@@ -56,7 +56,7 @@ static __device__ __forceinline__ void load_run_of_blocks(const decode_block_t &
                                                           const key_stream_t &to, uint64_t hint) {
     ring_t ring = {0, 0};
 #pragma unroll 1
-    for (int32_t n = shown_from<C>(walk, 0); n < walk.blocks; n = shown_from<C>(walk, n + 1)) {
+    for (int32_t n = 0; n < walk.blocks; ++n) {
         const int stage = ring.stage;
         const flash_kv_run_t run =
             flash_kv_run(&block.sequence, block.piece.batch_index, nth_key<C>(walk, n));
@@ -77,15 +77,13 @@ static __device__ __forceinline__ void
 load_paged_blocks(const paged_tensor_t &tensor, const key_walk_t &walk, const key_stream_t &to) {
     ring_t ring = {0, 0};
     LOADER loader = {};
-    int32_t next = shown_from<C>(walk, 0);
-    fetch_ids<C>(tensor, nth_key_if_any<C>(walk, next), loader);
+    fetch_ids<C>(tensor, nth_key_if_any<C>(walk, 0), loader);
     await_query_loads<C>();
 #pragma unroll 1
-    for (int32_t n = next; n < walk.blocks; n = next) {
+    for (int32_t n = 0; n < walk.blocks; ++n) {
         const int stage = ring.stage;
-        next = shown_from<C>(walk, n + 1);
         load_block<C, T>(
-            tensor, nth_key<C>(walk, n), nth_key_if_any<C>(walk, next), loader,
+            tensor, nth_key<C>(walk, n), nth_key_if_any<C>(walk, n + 1), loader,
             with_holes<C, T>({to.tiles + stage * kv_bytes<C, T>, shared_address(&to.full[stage]),
                               shared_address(&to.empty[stage]), ring.parity},
                              stage));

@@ -2,10 +2,10 @@
  * At the end of a piece its O and LSE are stored, or a partial result for the kernel that merges
  * pieces.
  *
- * For O each warp lays some of the columns of its sixteen rows over its rows of Q, in fp32, stores
- * them row by row, and then the next. Stores from registers would be many more instructions,
- * each of which is used once and comes from memory. Partial results leave from registers: four
- * lanes store 32 bytes of a row, by one instruction for each eight columns.
+ * Each warp lays some of the columns of its sixteen rows over its rows of Q, in fp32, stores them
+ * row by row, and then the next. Stores of O from registers would be many more instructions, each
+ * of which is used once and comes from memory. Partial results of rows of e4m3 leave from registers
+ * all the same: four lanes store 32 bytes of a row, by one instruction for each eight columns.
  */
 #ifndef FLASH_KERNELS_SM90_DECODE_RESULT_CUH
 #define FLASH_KERNELS_SM90_DECODE_RESULT_CUH
@@ -98,6 +98,10 @@ store_columns(const decode_params_t &params, const decode_block_t &block, const 
                           sink_of_row<C>(rows, row), unit);
 }
 
+/* Says whether partial results leave straight from registers. Some rows of 16-bit types would spill
+ * for it. */
+template <flash_config_t C> constexpr bool stores_partials_directly = has_scales<C>;
+
 /* Stores the partial result of the thread's two rows. Those past the tile's end have room too, and
  * nobody reads them. */
 template <flash_config_t C>
@@ -119,7 +123,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void finish_rows(const decode_params_t &params,
                                                    const decode_block_t &block, row_state<C> &rows,
                                                    const score_unit_t &unit) {
-    if (!is_whole(block.piece)) {
+    if (stores_partials_directly<C> && !is_whole(block.piece)) {
         store_partial_rows<C>(params, rows);
         return;
     }

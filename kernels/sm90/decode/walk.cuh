@@ -16,7 +16,6 @@ typedef struct key_walk {
     int32_t blocks;
     int32_t whole_begin; /* blocks that every row sees whole */
     int32_t whole_end;
-    const uint32_t *shown; /* a bit for each block; NULL: all are shown */
 } key_walk_t;
 
 /* Counts the whole blocks in keys [from, to); not negative. */
@@ -46,8 +45,8 @@ static __device__ __forceinline__ key_walk_t find_walk(const decode_params_t &pa
     walk.blocks = blocks_to_or_over<C>(walk.begin, walk.end);
     walk.whole_begin = min(blocks_to_or_over<C>(walk.begin, last.begin), walk.blocks);
     walk.whole_end = max(blocks_to<C>(walk.begin, min(walk.end, first.end)), walk.whole_begin);
-    return {uniform(walk.begin),       uniform(walk.end),       uniform(walk.blocks),
-            uniform(walk.whole_begin), uniform(walk.whole_end), nullptr};
+    return {uniform(walk.begin), uniform(walk.end), uniform(walk.blocks), uniform(walk.whole_begin),
+            uniform(walk.whole_end)};
 }
 
 static __device__ __forceinline__ int32_t whole_blocks(const key_walk_t &walk) {
@@ -60,21 +59,6 @@ static __device__ __forceinline__ int32_t nth_key(const key_walk_t &walk, int32_
     const int32_t cut = n - whole_blocks(walk);
     const int32_t of_cut = cut < walk.whole_begin ? cut : n;
     return walk.begin + (cut < 0 ? walk.whole_begin + n : of_cut) * C.B_c;
-}
-
-/* Returns the first block from the n-th on that is shown; walk.blocks if there is none. */
-template <flash_config_t C>
-static __device__ __forceinline__ int32_t shown_from(const key_walk_t &walk, int32_t n) {
-    if constexpr (has_bias<C>) {
-        if (walk.shown != nullptr)
-            while (n < walk.blocks) {
-                const uint32_t rest = ((const volatile uint32_t *)walk.shown)[n / 32] >> n % 32;
-                if (rest != 0)
-                    return min(n + __ffs((int)rest) - 1, walk.blocks);
-                n = (n / 32 + 1) * 32;
-            }
-    }
-    return min(n, walk.blocks);
 }
 
 /* ---- What rows see ---- */
