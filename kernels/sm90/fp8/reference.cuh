@@ -34,7 +34,8 @@ static __device__ __forceinline__ bool follow_scores(softmax_state_t &state, res
     bool behind = false;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-        behind |= (of_block[half] - state.max[half]) * log2_unit(unit, half) > reference_lag;
+        behind |=
+            (of_block[half] - state.max[half]) * log2_unit(unit, half) > allowed_lag(state, half);
     past = {{1.0f, 1.0f}};
     const bool rises = __any_sync(0xffffffffu, behind);
     if (rises) {

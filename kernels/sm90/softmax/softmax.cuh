@@ -12,7 +12,7 @@
  * of such kernels is above the maximum by reference_margin, in the exponent of 2: scores may then
  * be 15.2 above the maximum. What that costs are bits of weights below 2^-8 of the greatest. P of
  * e4m3 has 448, 2^8.8, as its largest number. Its reference is 2^8 below a maximum, and follows the
- * scores when they are 2^0.75 above that.
+ * scores when they are 2^0.75 above that, at once in rows in which few keys have weight.
  */
 #ifndef FLASH_KERNELS_SM90_SOFTMAX_SOFTMAX_CUH
 #define FLASH_KERNELS_SM90_SOFTMAX_SOFTMAX_CUH
@@ -135,8 +135,16 @@ static __device__ __forceinline__ float raise_row_max(softmax_state_t &state, in
     return factor;
 }
 
-/* So far, in the exponent of 2, a score may be above the reference maximum where P is of e4m3. */
+/* So far, in the exponent of 2, a score may be above the reference maximum where P is of e4m3, in
+ * rows in which many keys have weight: those of which a thread's own columns have this sum. Where
+ * few have, the largest P is to be 2^8, which rounding does not change: that would be most of the
+ * error. */
 constexpr float reference_lag = 0.75f;
+constexpr float sum_of_many = 4.0f * 256.0f;
+
+static __device__ __forceinline__ float allowed_lag(const softmax_state_t &state, int half) {
+    return state.sum[half] >= sum_of_many ? reference_lag : 0.0f;
+}
 
 /* Raises the reference maxima of P of e4m3 if a score of the warp has left one too far behind.
  * Otherwise all factors are 1. */
@@ -151,7 +159,8 @@ static __device__ __forceinline__ rescale_t follow_max(softmax_state_t &state,
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         of_block[half] = row_max<C>(s, half);
-        behind |= (of_block[half] - state.max[half]) * log2_unit(unit, half) > reference_lag;
+        behind |=
+            (of_block[half] - state.max[half]) * log2_unit(unit, half) > allowed_lag(state, half);
     }
     if (__any_sync(0xffffffffu, behind)) {
 #pragma unroll
