@@ -74,8 +74,10 @@ static inline bool sees_keys(const gradient_task_t *of, const gradient_block_t *
 /* Adds what a block of rows and a block of keys give. dq: where dQ of the rows begins. */
 static inline void add_pair(const gradient_parts_t *parts, const gradient_task_t *of,
                             const gradient_pair_t *pair, float *dq) {
-    const sums_product_t dv = {parts->p_across, &pair->rows->d_o, &parts->dv, parts->dv.sum};
-    const sums_product_t dk = {parts->ds_across, &pair->rows->q, &parts->dk, parts->dk.sum};
+    sums_product_t dv = {parts->p_across, &pair->rows->d_o, &parts->dv, parts->dv.sum,
+                         across_behind(&pair->rows->d_o, pair->rows)};
+    sums_product_t dk = {parts->ds_across, &pair->rows->q, &parts->dk, parts->dk.sum,
+                         across_behind(&pair->rows->q, pair->rows)};
     const int64_t n_keys = (int64_t)pair->keys.end - pair->keys.begin;
     gradient_scores(parts, pair);
     if (of->dk || of->dv)
@@ -101,6 +103,8 @@ static inline void add_block(const gradient_parts_t *parts, const gradient_task_
     if (!of->dq) {
         load_block(&parts->rows, of->p, of->g, task, row, B_r);
         rows = block_of_rows(&parts->rows, task, row, B_r);
+    } else {
+        rows.n_next = min64(B_r, of->task->row_end - task->row_end);
     }
     const gradient_pair_t pair = {of->p, &rows, keys, softmax_rule(of->p)};
     add_pair(parts, of, &pair, parts->dq.sum + row * parts->dq.stride);

@@ -9,6 +9,7 @@
 #include "cpu/gradient_parts.h"
 #include "cpu/row_cursor.h"
 #include "cpu/tiled/pack.h"
+#include "cpu/tiled/prefetch_run.h"
 
 /* Loads rows of a type that is a constant at each call, in words of neighbours in a row. */
 ALWAYS_INLINE void load_rows_of(int32_t dtype, row_cursor_t rows, word_rows_t *to) {
@@ -90,6 +91,7 @@ typedef struct gradient_block {
     const float *log_sum;
     const float *d;
     tile_scratch_t seen; /* of this only what says which keys a row sees */
+    int64_t n_next;      /* rows behind these that the task has loaded and comes to next */
 } gradient_block_t;
 
 /* Returns rows `row` ... of a matrix, `row` being a whole number of words. */
@@ -113,6 +115,17 @@ static inline gradient_block_t block_of_rows(const gradient_rows_t *rows, const 
     block.seen.end = rows->end + row;
     block.seen.n_rows = block.seen.head_rows = task->row_end - task->row_begin;
     return block;
+}
+
+/* Returns the next rows of one of the block's matrices, which its products prefetch. */
+static inline prefetch_run_t rows_behind(const word_rows_t *rows, const gradient_block_t *block) {
+    return prefetch_run_of(rows->along, rows->along_stride, block->seen.n_rows, block->n_next);
+}
+
+/* Returns the same of words across rows, where these are others. */
+static inline prefetch_run_t across_behind(const word_rows_t *rows, const gradient_block_t *block) {
+    return prefetch_run_of(rows->across, rows->across_stride, count_words(block->seen.n_rows),
+                           WORD_ELEMENTS == 1 ? 0 : count_words(block->n_next));
 }
 
 /* Loads the rows of a task, a block, to rows `row` ... of those that there is room for. */

@@ -10,6 +10,7 @@
 
 #include "cpu/gradient_parts.h"
 #include "cpu/tiled/gradient_scores.h"
+#include "cpu/tiled/prefetch_run.h"
 #include "cpu/tiled/slice.h"
 
 /* P of the elements of a product's A: of row r and depth k at p[r * stride + k * step]. */
@@ -58,17 +59,18 @@ typedef struct sums_product {
     const word_rows_t *b;
     const gradient_sums_t *sums;
     float *c; /* the first row of the sums that the block adds to */
+    prefetch_run_t prefetch;
 } sums_product_t;
 
 /* Adds a product whose depth, in words, and A are known. first: its first word of B. */
-ALWAYS_INLINE void add_product(const sums_product_t *of, tile_product_t *product, slice_t slice,
+ALWAYS_INLINE void add_product(sums_product_t *of, tile_product_t *product, slice_t slice,
                                const seen_pairs_t *seen, int64_t first, int64_t c_row, int rows) {
     product->b = of->b->across + first * of->b->across_stride + slice.column;
     product->b_stride = of->b->across_stride;
     product->c = of->c + c_row * of->sums->stride + slice.column;
     product->c_stride = of->sums->stride;
     product->accumulate = true;
-    product->prefetch = (const char *)product->b;
+    product->prefetch = take_share(&of->prefetch, product->depth);
     if (of->b->finite)
         multiply_packed(product, rows, slice.vecs);
     else
@@ -77,7 +79,7 @@ ALWAYS_INLINE void add_product(const sums_product_t *of, tile_product_t *product
 
 /* Adds dS K to a tile of rows, over the keys that any of them sees. */
 ALWAYS_INLINE void add_to_rows(const gradient_parts_t *parts, const gradient_pair_t *pair,
-                               const sums_product_t *of, slice_t slice, int64_t row, int rows) {
+                               sums_product_t *of, slice_t slice, int64_t row, int rows) {
     flash_range_t common, any;
     tile_columns(&pair->rows->seen, pair->keys, row, rows, &common, &any);
     const int64_t stride = parts->s_stride, first = any.begin / WORD_ELEMENTS;
@@ -91,8 +93,8 @@ ALWAYS_INLINE void add_to_rows(const gradient_parts_t *parts, const gradient_pai
 }
 
 /* Adds to a tile of keys, over the rows that see any of them. */
-ALWAYS_INLINE void add_to_keys(const gradient_parts_t *parts, const sums_product_t *of,
-                               slice_t slice, int64_t key, int keys) {
+ALWAYS_INLINE void add_to_keys(const gradient_parts_t *parts, sums_product_t *of, slice_t slice,
+                               int64_t key, int keys) {
     const int64_t tile = key / TILE_ROWS, stride = parts->s_stride;
     const int64_t begin = parts->first_row[tile], end = parts->end_row[tile];
     const int64_t first = begin / WORD_ELEMENTS;
@@ -107,9 +109,9 @@ ALWAYS_INLINE void add_to_keys(const gradient_parts_t *parts, const sums_product
 
 /* Computes dQ += dS K of the block's rows. dq: where their sums begin. */
 NEVER_INLINE void add_to_dq(const gradient_parts_t *parts, const gradient_pair_t *pair, float *dq) {
-    const sums_product_t of = {parts->ds_along, &parts->k, &parts->dq, dq};
-    const int64_t columns = round_up(parts->k.columns, VEC_WIDTH);
-    const int64_t n_rows = pair->rows->seen.n_rows;
+    const int64_t n_rows = pair->rows->seen.n_rows, columns = round_up(parts->k.columns, VEC_WIDTH);
+    sums_product_t of = {parts->ds_along, &parts->k, &parts->dq, dq,
+                         prefetch_run_of(dq, parts->dq.stride, n_rows, pair->rows->n_next)};
     slice_t slice;
     for (int64_t column = 0; column < columns; column += slice.vecs * VEC_WIDTH) {
         slice = slice_at(columns, column);
@@ -119,8 +121,7 @@ NEVER_INLINE void add_to_dq(const gradient_parts_t *parts, const gradient_pair_t
 }
 
 /* Computes dK += dS^T Q or dV += P^T dO of n keys. */
-NEVER_INLINE void add_to_keys_of(const gradient_parts_t *parts, const sums_product_t *of,
-                                 int64_t n) {
+NEVER_INLINE void add_to_keys_of(const gradient_parts_t *parts, sums_product_t *of, int64_t n) {
     const int64_t columns = round_up(of->b->columns, VEC_WIDTH);
     slice_t slice;
     for (int64_t column = 0; column < columns; column += slice.vecs * VEC_WIDTH) {

@@ -14,6 +14,7 @@
 #include "cpu/tiled/gradient_gather.h"
 #include "cpu/tiled/multiply.h"
 #include "cpu/tiled/pack.h"
+#include "cpu/tiled/prefetch_run.h"
 #include "cpu/tiled/softmax.h"
 
 #include <float.h>
@@ -41,11 +42,12 @@ typedef struct pair_product {
     const word_rows_t *a;
     const float *panels;
     float *c;
+    prefetch_run_t prefetch;
 } pair_product_t;
 
 /* Computes a tile of rows and the keys of one panel that any of the rows sees. */
 static inline void multiply_pairs_tile(const gradient_parts_t *parts, const gradient_pair_t *pair,
-                                       const pair_product_t *of, int64_t panel_begin, int64_t row,
+                                       pair_product_t *of, int64_t panel_begin, int64_t row,
                                        int rows) {
     flash_range_t common, any;
     tile_columns(&pair->rows->seen, pair->keys, row, rows, &common, &any);
@@ -65,13 +67,13 @@ static inline void multiply_pairs_tile(const gradient_parts_t *parts, const grad
                                     .c_stride = parts->s_stride,
                                     .depth = depth,
                                     .accumulate = false,
-                                    .prefetch = panel_prefetch(data, panel, depth, row)};
+                                    .prefetch = take_share(&of->prefetch, depth)};
     multiply_packed(&product, rows, (int)((end - begin + VEC_WIDTH - 1) / VEC_WIDTH));
 }
 
 /* Does so for all rows and the columns of whole panels, begin ... end - 1. */
 static inline void multiply_pairs(const gradient_parts_t *parts, const gradient_pair_t *pair,
-                                  const pair_product_t *of, flash_range_t columns) {
+                                  pair_product_t *of, flash_range_t columns) {
     const int64_t n_rows = pair->rows->seen.n_rows;
     for (int64_t panel = columns.begin; panel < columns.end; panel += TILE_COLUMNS)
         for (int64_t row = 0; row < n_rows; row += TILE_ROWS)
@@ -237,8 +239,10 @@ static inline void finish_words(const gradient_parts_t *parts, int64_t n_rows,
 }
 
 NEVER_INLINE void gradient_scores(const gradient_parts_t *parts, const gradient_pair_t *pair) {
-    const pair_product_t s = {&pair->rows->q, parts->k_panels, parts->p};
-    const pair_product_t dp = {&pair->rows->d_o, parts->v_panels, parts->ds};
+    pair_product_t s = {&pair->rows->q, parts->k_panels, parts->p,
+                        rows_behind(&pair->rows->q, pair->rows)};
+    pair_product_t dp = {&pair->rows->d_o, parts->v_panels, parts->ds,
+                         rows_behind(&pair->rows->d_o, pair->rows)};
     const int32_t n_columns = pair->keys.end - pair->keys.begin;
     kept_rows_t kept;
     if (pair->rule.drops)
