@@ -106,7 +106,7 @@ static inline void add_block(const gradient_parts_t *parts, const gradient_task_
     } else {
         rows.n_next = min64(B_r, of->task->row_end - task->row_end);
     }
-    const gradient_pair_t pair = {of->p, &rows, keys, softmax_rule(of->p)};
+    const gradient_pair_t pair = pair_of(of->p, &rows, keys);
     add_pair(parts, of, &pair, parts->dq.sum + row * parts->dq.stride);
 }
 

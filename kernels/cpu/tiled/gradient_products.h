@@ -80,8 +80,7 @@ ALWAYS_INLINE void add_product(sums_product_t *of, tile_product_t *product, slic
 /* Adds dS K to a tile of rows, over the keys that any of them sees. */
 ALWAYS_INLINE void add_to_rows(const gradient_parts_t *parts, const gradient_pair_t *pair,
                                sums_product_t *of, slice_t slice, int64_t row, int rows) {
-    flash_range_t common, any;
-    tile_columns(&pair->rows->seen, pair->keys, row, rows, &common, &any);
+    const flash_range_t any = seen_columns(pair, row, rows);
     const int64_t stride = parts->s_stride, first = any.begin / WORD_ELEMENTS;
     const seen_pairs_t seen = {parts->p + row * stride + first * WORD_ELEMENTS, stride, 1};
     tile_product_t product = {.a = of->a + row * stride + first,
@@ -137,7 +136,7 @@ NEVER_INLINE void add_to_keys_of(const gradient_parts_t *parts, sums_product_t *
  * of what rows see move right or stay from row to row, but where the last rows see nothing. */
 static inline void find_rows_of_tiles(const gradient_parts_t *parts, const gradient_pair_t *pair) {
     const tile_scratch_t *seen = &pair->rows->seen;
-    const bool all = rows_see(seen, pair->keys);
+    const bool all = all_see(pair, (flash_range_t){0, pair->keys.end - pair->keys.begin});
     int64_t first = 0, end = 0, n_rows = seen->n_rows;
     while (n_rows > 0 && seen->begin[n_rows - 1] >= seen->end[n_rows - 1])
         n_rows--;

@@ -11,29 +11,10 @@
 #define FLASH_KERNELS_CPU_TILED_GRADIENT_SCORES_H
 
 #include "cpu/tiled/bias.h"
-#include "cpu/tiled/gradient_gather.h"
+#include "cpu/tiled/gradient_weights.h"
 #include "cpu/tiled/multiply.h"
 #include "cpu/tiled/pack.h"
 #include "cpu/tiled/prefetch_run.h"
-#include "cpu/tiled/softmax.h"
-
-#include <float.h>
-#include <string.h>
-
-/* P of a key that a row does not see. It is 0, and no P of another one has its sign. */
-static const float HIDDEN = -0.0f;
-
-ALWAYS_INLINE bool is_hidden(float p) {
-    return fp32_to_bits(p) == 0x80000000;
-}
-
-/* A block of rows and a block of keys. */
-typedef struct gradient_pair {
-    const flash_params_t *p;
-    const gradient_block_t *rows;
-    flash_range_t keys;
-    softmax_rule_t rule;
-} gradient_pair_t;
 
 /* ---- Products of a row and a key ---- */
 
@@ -49,10 +30,9 @@ typedef struct pair_product {
 static inline void multiply_pairs_tile(const gradient_parts_t *parts, const gradient_pair_t *pair,
                                        pair_product_t *of, int64_t panel_begin, int64_t row,
                                        int rows) {
-    flash_range_t common, any;
-    tile_columns(&pair->rows->seen, pair->keys, row, rows, &common, &any);
     const int64_t depth = count_words(of->a->columns);
     const panel_t panel = panel_of(panel_begin, depth, parts->c_pad);
+    const flash_range_t any = seen_columns(pair, row, rows);
     const int64_t begin = any.begin > panel_begin ? any.begin / VEC_WIDTH * VEC_WIDTH : panel_begin;
     const int64_t end = min64(panel_begin + panel.width, any.end);
     if (begin >= end)
@@ -81,9 +61,6 @@ static inline void multiply_pairs(const gradient_parts_t *parts, const gradient_
 }
 
 /* ---- P and dS ---- */
-
-/* Columns whose S and dP are in a level 1 or 2 cache still when they become P and dS. */
-enum { PAIR_COLUMNS = TILE_COLUMNS > 64 ? TILE_COLUMNS : 64 };
 
 _Static_assert((int)PAIR_COLUMNS <= (int)KEPT_KEYS, "bits of dropout are found together");
 
@@ -119,28 +96,6 @@ static inline void bias_row(const gradient_pair_t *pair, int64_t row, flash_rang
     const key_scores_t scores = {s + columns.begin, pair->keys.begin + columns.begin,
                                  columns.end - columns.begin};
     add_bias(&pair->p->bias, &bias, &scores);
-}
-
-/* Turns n scores into P and dP into dS. What is -infinity is hidden. */
-ALWAYS_INLINE void scores_to_gradients(float *s, float *dp, int64_t n, float scale, float log_sum,
-                                       float d) {
-    const vec_t scales = vec_set1(scale), log_sums = vec_set1(log_sum), ds = vec_set1(d);
-    const vec_t least = vec_set1(-FLT_MAX), hidden = vec_set1(HIDDEN);
-    for (int64_t i = 0; i < n; i += VEC_WIDTH) {
-        const vec_t score = vec_mul(scales, vec_load(FLASH_DTYPE_FP32, s + i));
-        const vec_t p = vec_exp2(vec_mul(vec_sub(score, log_sums), vec_set1(LOG2_E)));
-        const vec_t above = vec_sub(vec_load(FLASH_DTYPE_FP32, dp + i), ds);
-        vec_store(FLASH_DTYPE_FP32, s + i, vec_select_less(score, least, hidden, p));
-        vec_store(FLASH_DTYPE_FP32, dp + i,
-                  vec_select_less(score, least, vec_zero(), vec_mul(p, above)));
-    }
-}
-
-static inline void hide_columns(float *p, float *ds, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i++) {
-        p[i] = HIDDEN;
-        ds[i] = 0;
-    }
 }
 
 /* Scales and caps a row's scores, columns first ... first + n - 1, multiplies dP - D by the
@@ -184,59 +139,16 @@ ALWAYS_INLINE void gradient_row(const gradient_parts_t *parts, const gradient_pa
     }
     if (rewrites)
         rewrite_pairs(pair, row, columns, s, dp);
-    scores_to_gradients(s + first, dp + first, last - first, rewrites ? 1 : rule->softmax_scale,
-                        pair->rows->log_sum[row], caps ? 0 : pair->rows->d[row]);
+    const row_terms_t terms = row_terms(rewrites ? 1 : rule->softmax_scale,
+                                        pair->rows->log_sum[row], caps ? 0 : pair->rows->d[row]);
+    scores_to_gradients(&terms, s + first, dp + first, last - first);
     if (rule->drops)
         multiply_by_factors(s, first, last, kept, &dropping);
     hide_columns(s, dp, within.begin, columns.begin);
     hide_columns(s, dp, columns.end, within.end);
 }
 
-/* ---- Words ---- */
-
-/* Makes words of P and dS of two rows, columns begin ... end - 1 rounded up to whole vectors. */
-NEVER_INLINE void words_of_pairs(const gradient_parts_t *parts, int64_t row,
-                                 flash_range_t columns) {
-#if VEC_DOTS_BF16
-    const int64_t stride = parts->s_stride, at = row * stride, to = row / 2 * stride;
-    for (int64_t i = columns.begin; i < columns.end; i += VEC_WIDTH) {
-        const float *p = parts->p + at + i;
-        vec_store(
-            FLASH_DTYPE_FP32, parts->p_across + to + i,
-            vec_bf16_across(vec_load(FLASH_DTYPE_FP32, p), vec_load(FLASH_DTYPE_FP32, p + stride)));
-    }
-    for (int64_t i = columns.begin; i < columns.end; i += 2 * VEC_WIDTH) {
-        const float *ds = parts->ds + at + i;
-        float *along = parts->ds_along + at + i / 2, *across = parts->ds_across + to + i;
-        const vec_t first = vec_load(FLASH_DTYPE_FP32, ds);
-        const vec_t more = vec_load(FLASH_DTYPE_FP32, ds + VEC_WIDTH);
-        const vec_t next = vec_load(FLASH_DTYPE_FP32, ds + stride);
-        const vec_t next_more = vec_load(FLASH_DTYPE_FP32, ds + stride + VEC_WIDTH);
-        vec_store(FLASH_DTYPE_FP32, along, vec_bf16_along(first, more));
-        vec_store(FLASH_DTYPE_FP32, along + stride, vec_bf16_along(next, next_more));
-        vec_store(FLASH_DTYPE_FP32, across, vec_bf16_across(first, next));
-        vec_store(FLASH_DTYPE_FP32, across + VEC_WIDTH, vec_bf16_across(more, next_more));
-    }
-#else
-    (void)parts;
-    (void)row;
-    (void)columns;
-#endif
-}
-
-/* Hides what words have beyond the block's rows and keys, and makes the words of some columns. */
-static inline void finish_words(const gradient_parts_t *parts, int64_t n_rows,
-                                flash_range_t columns) {
-    const int64_t end = round_up(columns.end, WORD_ELEMENTS), stride = parts->s_stride;
-    if (WORD_ELEMENTS == 1)
-        return;
-    for (int64_t row = 0; row < n_rows; row++)
-        hide_columns(parts->p + row * stride, parts->ds + row * stride, columns.end, end);
-    if (n_rows % WORD_ELEMENTS != 0)
-        hide_columns(parts->p + n_rows * stride, parts->ds + n_rows * stride, columns.begin, end);
-    for (int64_t row = 0; row < n_rows; row += WORD_ELEMENTS)
-        words_of_pairs(parts, row, columns);
-}
+/* ---- A block ---- */
 
 NEVER_INLINE void gradient_scores(const gradient_parts_t *parts, const gradient_pair_t *pair) {
     pair_product_t s = {&pair->rows->q, parts->k_panels, parts->p,
@@ -251,6 +163,10 @@ NEVER_INLINE void gradient_scores(const gradient_parts_t *parts, const gradient_
         const flash_range_t columns = {begin, min32(begin + PAIR_COLUMNS, n_columns)};
         multiply_pairs(parts, pair, &s, columns);
         multiply_pairs(parts, pair, &dp, columns);
+        if (is_plain(parts, pair, columns)) {
+            plain_gradients(parts, pair, begin);
+            continue;
+        }
         for (int64_t row = 0; row < pair->rows->seen.n_rows; row++)
             gradient_row(parts, pair, row, columns, &kept);
         finish_words(parts, pair->rows->seen.n_rows, columns);
