@@ -16,7 +16,7 @@ SHOWN = BiasCase(kind="bool", hidden=0.0, empty_rows=0.0)
 
 
 def _compare(p: AttentionProblem, spoilt: int | None = None, value: float = 0.0) -> None:
-    """Compares both ways on all kernels; spoilt: a tensor that has one value which is not finite."""
+    """Compares both ways on all kernels; spoilt: a tensor with a value that is not finite."""
     masked = GradientProblem(replace(p, bias=SHOWN))
     q, k, v = make_inputs(p)
     inputs = [q.copy(), k.copy(), v.copy(), random_d_o(masked)]
