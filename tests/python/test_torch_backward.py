@@ -17,6 +17,7 @@ import torch_calls  # noqa: E402
 import torch_gradients  # noqa: E402
 from bias_cases import BiasCase  # noqa: E402
 from flashattn import _attention, torch_ops  # noqa: E402
+from flashattn.compat import fa2  # noqa: E402
 from gradient_problems import GradientProblem  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
@@ -514,6 +515,32 @@ def test_gradients_of_a_bias_are_refused(name: str, way: str) -> None:
     for q, k, v in (_qkv(), leaves(*_qkv())):
         with torch_calls.entered(way), pytest.raises(NotImplementedError, match=match):
             torch_ops.flash_attn_func(q, k, v, **{name: bias})
+
+
+@every_way
+@pytest.mark.parametrize("name", ["softmax_scale", "softcap", "dropout_p"])
+@pytest.mark.parametrize("kind", [torch.Tensor, torch.nn.Parameter])
+def test_gradients_of_numbers_are_refused(name: str, way: str, kind: type) -> None:
+    """A tensor is taken as a number, but not one whose gradient would be lost."""
+    number = torch.tensor(0.5, requires_grad=True)
+    number = kind(number) if kind is torch.nn.Parameter else number
+    instead = "multiply q by it, or " if name == "softmax_scale" else ""
+    match = f"{name} requires a gradient, and there is none of numbers: {instead}use {name}.item"
+    for q, k, v in (_qkv(), leaves(*_qkv())):
+        for attend in (torch_ops.flash_attn_func, fa2.flash_attn_func):
+            with torch_calls.entered(way), pytest.raises(NotImplementedError, match=match):
+                attend(q, k, v, **{name: number})
+    if name != "dropout_p":  # which is random
+        with torch_calls.entered(way), torch.no_grad():
+            found = torch_ops.flash_attn_func(q, k, v, **{name: number})
+            assert torch.equal(found, torch_ops.flash_attn_func(q, k, v, **{name: 0.5}))
+
+
+def test_types_without_attention_are_refused_as_such() -> None:
+    """Not for their gradients: without them the call would be refused, too."""
+    q, k, v = leaves(*(x.double() for x in _qkv()))
+    with pytest.raises(ValueError, match="q is float64: not float16, bfloat16 or float32"):
+        torch_ops.flash_attn_func(q, k, v)
 
 
 def test_gradients_of_the_functions_for_all_arrays_are_refused() -> None:

@@ -31,6 +31,8 @@ bool read_positive(PyObject *object, bool none_is_absent, float *value) {
     *value = 0;
     if (none_is_absent && object == Py_None)
         return true;
+    if (!PyFloat_Check(object) && !PyLong_Check(object))
+        return false; /* a tensor may require a gradient, which a number has not */
     const double number = PyFloat_AsDouble(object);
     if (number == 0 && !none_is_absent)
         return true;

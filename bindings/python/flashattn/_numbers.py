@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
+import sys
 from typing import Any
 
 
@@ -60,9 +61,20 @@ def is_true(name: str, value: Any) -> bool:
     raise ValueError(f"{name} is of type {type(value).__name__}: not a bool")
 
 
+def refuse_gradient(name: str, value: Any) -> None:
+    """Raises NotImplementedError for a torch tensor that requires a gradient and is taken as a
+    number."""
+    if getattr(value, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
+        instead = "multiply q by it, or " if name == "softmax_scale" else ""
+        raise NotImplementedError(
+            f"{name} requires a gradient, and there is none of numbers: {instead}use {name}.item()"
+        )
+
+
 def real(name: str, value: Any) -> float:
-    """Returns a number as a float. Raises ValueError for an integer beyond its range, and TypeError
-    for what is no number, such as text."""
+    """Returns a number as a float. Raises ValueError for an integer beyond its range, TypeError for
+    what is no number, such as text, and NotImplementedError for what requires a gradient."""
+    refuse_gradient(name, value)
     try:
         if not isinstance(value, (str, bytes)):
             return float(value)

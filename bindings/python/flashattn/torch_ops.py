@@ -13,10 +13,10 @@ overloads default (returns O), lse (returns O and LSE) and out (writes to `out` 
 kv_append, which writes to its arguments, quantise and its overload minus_mean, and bwd and
 varlen_bwd, which compute gradients. docs/torch.md shows them.
 
-Attention records gradients of q, k, v and sinks on the CPU, less those of K and V in pages or of
-e4m3; other tensors that require one are refused while gradients are recorded. Under torch.autocast
-q, k and v become the type of autocast. CUDA tensors are computed on torch's current stream of their
-device, with working memory of torch's allocator.
+Attention records gradients of q, k, v and sinks, less those of K and V in pages or of e4m3, and on
+CUDA devices of a d_head above 256; other tensors that require one are refused while gradients are
+recorded. Under torch.autocast q, k and v become the type of autocast. CUDA tensors are computed on
+torch's current stream of their device, with working memory of torch's allocator.
 """
 
 from __future__ import annotations
@@ -366,6 +366,9 @@ def _attend(operator: str, call: Call) -> Any:
         if direct.is_possible(q, k, v):
             return _results(forward(call), out, lse)
     given = named(call)
+    for name in ("softmax_scale", "softcap"):  # which are numbers to the operator
+        if isinstance(given[name], Tensor):
+            _numbers.refuse_gradient(name, given[name])
     arguments = tuple(given[name] for name in schemas.NAMES[operator])
     return _record(operator, arguments, (out, lse, return_lse, out_dtype))
 

@@ -155,10 +155,10 @@ def _forward(frame: ForwardFrame, call: Call) -> tuple[Tensor, Tensor | None]:
         flags |= _WINDOW
     if softmax_scale is None:
         softmax_scale = 0.0  # the C API takes 0 for 1 / sqrt(d_head)
-    elif not _ROUNDS_TO_ZERO < softmax_scale <= _FLOAT32_MAX:
-        softmax_scale = _beyond_float32(softmax_scale)
-    if softcap and not _ROUNDS_TO_ZERO < softcap <= _FLOAT32_MAX:
-        softcap = _beyond_float32(softcap)
+    else:
+        softmax_scale = _number(softmax_scale)
+    if softcap:
+        softcap = _number(softcap)
     members, of_dropout = _NO_MEMBERS, 0
     if last:
         more_flags, members = _last(last, batch, index)
@@ -335,6 +335,14 @@ def is_scale(softmax_scale: float) -> bool:
     """Returns whether the C API can say this softmax_scale: as a float32 it is positive and
     finite."""
     return _ROUNDS_TO_ZERO < softmax_scale <= _FLOAT32_MAX
+
+
+def _number(value: float) -> float:
+    """Returns what stands for this number, which is not 0, in the C API. Raises Unsound for one
+    that is 0 there, and for tensors that require gradients, which would be lost."""
+    if isinstance(value, Tensor) and value.requires_grad and _records_gradients():
+        raise Unsound
+    return value if _ROUNDS_TO_ZERO < value <= _FLOAT32_MAX else _beyond_float32(value)
 
 
 def _beyond_float32(value: float) -> float:

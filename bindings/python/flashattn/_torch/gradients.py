@@ -12,6 +12,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 
 from . import derivatives
 from .call import DEFAULTS
+from .forward import DTYPES
 from .schemas import NAMES, NAMES_OF_GRADIENTS
 
 DERIVED = ("q", "k", "v", "sinks")
@@ -100,7 +101,7 @@ def _refusal(name: str, given: dict[str, Any], outputs: dict[str, Any]) -> str |
     for x in _SCALES:
         if given[x] is not None:
             return "with scales of K and V"
-    if k.dtype not in _KV_TYPES or v.dtype != k.dtype:
+    if {k.dtype, v.dtype} <= DTYPES.keys() and (k.dtype not in _KV_TYPES or v.dtype != k.dtype):
         return f"with K in {k.dtype} and V in {v.dtype}"
     if name not in OPERATORS or "out" in outputs:
         return "of results that are given as out and lse"

@@ -4,7 +4,7 @@ Names, order and defaults of the arguments are flash_attn's, and so are results:
 with return_attn_probs=True (O, LSE, S_dmask), where S_dmask is empty, as it is there without
 dropout. A row that sees no key has O = 0 and LSE = +infinity.
 
-torch records the gradients of q, k, v, kv and qkv on the CPU, also those of LSE.
+torch records the gradients of q, k, v, kv and qkv, also those of LSE.
 
 With dropout_p weights are dropped by a state of torch's generator of q's device, others than
 flash_attn drops; return_attn_probs, whose S_dmask would hold them, raises NotImplementedError then.

@@ -3,7 +3,7 @@
 Names, order and defaults of the arguments are that module's, and so are results: O in q's type
 (bfloat16 if q is float8_e4m3fn), or (O, LSE). A row that sees no key has O = 0 and LSE = -infinity.
 
-torch records the gradients of q, k, v and qkv on the CPU, also those of LSE.
+torch records the gradients of q, k, v and qkv, also those of LSE.
 
 Arguments that change no result are taken and ignored: num_splits, pack_gqa, deterministic
 (gradients always are), scheduler_metadata. On a CUDA device a call leaves sm_margin multiprocessors

@@ -6,9 +6,9 @@
     flashattn.hf.register()
     model = AutoModelForCausalLM.from_pretrained(PATH, attn_implementation="flashattn")
 
-It serves inference, and on the CPU training. docs/transformers.md says which masks, caches and
-models are served, and what is refused. register() imports torch and transformers; importing
-this package does not.
+It serves inference and training. docs/transformers.md says which masks, caches and models are
+served, and what is refused. register() imports torch and transformers; importing this package does
+not.
 """
 
 from __future__ import annotations
