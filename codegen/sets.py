@@ -136,13 +136,18 @@ SM80_SHIP_E4M3_TILES = (
     (256, (64, 32)),
 )
 
-# These add dropout to ALiBi and masks, contiguous alone. The last one serves every alignment.
+# These have dropout, contiguous alone: causal rows, and rows that add it to ALiBi and masks. The
+# last one serves every alignment.
+CAUSAL_DROPOUT = CAUSAL_VARLEN | Feature.DROPOUT
 SM80_SHIP_DROPOUT_TILES = (
-    # d_head, (B_r, B_c), async_copy
-    (64, (64, 64), 1),
-    (128, (64, 64), 1),
-    (256, (64, 32), 1),
-    (256, (64, 32), 0),
+    # d_head, features, (B_r, B_c), fragments, async_copy
+    (64, CAUSAL_DROPOUT, (128, 64), (0, 2, 2), 1),
+    (128, CAUSAL_DROPOUT, (64, 64), (2, 2, 2), 1),
+    (256, CAUSAL_DROPOUT, (64, 64), (2, 2, 2), 1),
+    (64, DROPOUT_FEATURES, (64, 64), (2, 2, 2), 1),
+    (128, DROPOUT_FEATURES, (64, 64), (2, 2, 2), 1),
+    (256, DROPOUT_FEATURES, (64, 32), (2, 2, 2), 1),
+    (256, DROPOUT_FEATURES, (64, 32), (2, 2, 2), 0),
 )
 
 # SM80 kernels of gradients that are installed: for each operation, head dimension and class of
@@ -169,6 +174,10 @@ SM80_GRADIENT_SHIP_TILES = (
     (Op.BACKWARD_DKV, 64, DROPOUT_FEATURES, (64, 128, 8, 2)),
     (Op.BACKWARD_DKV, 128, DROPOUT_FEATURES, (64, 64, 8, 1)),
     (Op.BACKWARD_DKV, 256, DROPOUT_FEATURES, (32, 32, 4, 1)),
+    (Op.BACKWARD_DQ, 64, CAUSAL_DROPOUT, (128, 64, 4, 2)),
+    (Op.BACKWARD_DKV, 64, CAUSAL_DROPOUT, (64, 128, 8, 2)),
+    (Op.BACKWARD_DKV, 128, CAUSAL_DROPOUT, (64, 64, 8, 1)),
+    (Op.BACKWARD_DKV, 256, CAUSAL_DROPOUT, (64, 64, 8, 1)),
 )
 
 # fp16 takes the row of all features there: this one was not run on a GPU yet.
@@ -614,9 +623,9 @@ def ship_sm80() -> list[Config]:
         if config.d_head in dict(SM80_SHIP_BIAS_TILES)
     ]
     dropping = [
-        _sm80(dtype, d_head, DROPOUT_FEATURES, tile, (2, 2, 2), async_copy)
+        _sm80(dtype, d_head, features, tile, fragments, async_copy)
         for dtype in types
-        for d_head, tile, async_copy in SM80_SHIP_DROPOUT_TILES
+        for d_head, features, tile, fragments, async_copy in SM80_SHIP_DROPOUT_TILES
     ]
     return aligned + paged + unaligned + converting + biased + general + unaligned_paged + dropping
 
