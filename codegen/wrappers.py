@@ -189,7 +189,8 @@ __launch_bounds__(sm80_block_threads(&config), sm80_blocks_per_sm(&config))
 
 def _sm80_keeps_ds(config: Config) -> bool:
     """Repeats sm80_backward_keeps_ds()."""
-    return config.op == Op.BACKWARD_DKV and config.d_head > 64
+    has_dropout = bool(config.features & Feature.DROPOUT)
+    return config.op == Op.BACKWARD_DKV and (config.d_head > 64 or has_dropout)
 
 
 def _sm80_dq_of_ds(config: Config) -> str:

@@ -5,6 +5,7 @@
  */
 #include "common/row_sums.h"
 
+#include "common/dropout.h"
 #include "common/dtype.cuh"
 #include "common/sink.h"
 
@@ -136,7 +137,8 @@ static __device__ __forceinline__ float finish_row(const row_sums_params_t &x, c
         g.d_lse && !sees_no_key ? g.d_lse[number_at(p, g.d_lse_stride, item, row)] : 0.0f;
     const float of_lse = d_lse == 0.0f ? 0.0f : d_lse * expf(fminf(log_sum - lse, most_exponent));
     const int64_t at = flash_row_index(&p, &g, &item.sequence, item.batch_index, item.head, row);
-    g.row_d[at] = dot - of_lse;
+    const float d = dot - of_lse;
+    g.row_d[at] = flash_drops(&p.dropout) ? d / p.dropout.scale : d;
     g.row_log_sum[at] = log_sum * log2_of_e;
     return sees_no_key || sink == -INFINITY ? 0.0f : -weight_of_sink(sink, log_sum) * dot;
 }

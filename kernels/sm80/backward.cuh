@@ -30,14 +30,15 @@ static __device__ __forceinline__ void store_tile(const flash_backward_params_t 
                                                   const warp_gradients<C> &gradients) {
     const flash_params_t &p = params.forward;
     const flash_gradients_t &g = params.gradients;
+    const float scale = scale_of_ds<C>(p);
     if constexpr (rows_are_keys<C>) {
         const int64_t token = tile.sequence.k_begin + tile.row_begin;
-        store_gradient<C>(g.dk, shared, gradients.first, tile, token, p.d_head, p.softmax_scale);
+        store_gradient<C>(g.dk, shared, gradients.first, tile, token, p.d_head, scale);
         store_gradient<C>(g.dv, shared, gradients.second[0], tile, token, p.d_head_v,
                           has_dropout<C> ? p.dropout.scale : 1.0f);
     } else {
         const int64_t token = tile.sequence.q_begin + tile.row_begin;
-        store_gradient<C>(g.dq, shared, gradients.first, tile, token, p.d_head, p.softmax_scale);
+        store_gradient<C>(g.dq, shared, gradients.first, tile, token, p.d_head, scale);
     }
 }
 

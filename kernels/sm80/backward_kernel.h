@@ -32,7 +32,7 @@ enum {
      * each block. */
     SM80_BACKWARD_SHARED_OF_SM = 164 * 1024,
     SM80_BACKWARD_SHARED_RESERVED = 1024,
-    SM80_BACKWARD_STATIC_SHARED_BYTES = 256, /* per block, at most: backward/mainloop.cuh */
+    SM80_BACKWARD_STATIC_SHARED_BYTES = 384, /* per block, at most: backward/mainloop.cuh */
     SM80_BACKWARD_MOST_WARPS = 8,            /* of a multiprocessor, with 255 registers */
     SM80_BACKWARD_MOST_STEP = 128,           /* rows of a block that goes by */
     /* Columns of a gradient that a warp has: of 32 rows of dQ, or of 32 rows of dK and dV, they
@@ -128,9 +128,11 @@ SM80_BACKWARD_CONSTANT int64_t sm80_backward_section_blocks(const flash_config_t
 /* ---- Kernels of dQ of dS ---- */
 
 /* Says whether a kernel of dK and dV can keep dS, and has a second kernel beside it. With few
- * columns writing and reading dS takes as long as the two products that it saves. */
+ * columns writing and reading dS takes as long as the two products that it saves, but not where the
+ * bits of dropout would be computed a second time too. */
 SM80_BACKWARD_CONSTANT int32_t sm80_backward_keeps_ds(const flash_config_t *c) {
-    return sm80_backward_has_keys(c) && c->d_head > SM80_BACKWARD_FEW_COLUMNS;
+    return sm80_backward_has_keys(c) &&
+           (c->d_head > SM80_BACKWARD_FEW_COLUMNS || (c->features & FLASH_FEATURE_DROPOUT) != 0);
 }
 
 /* Returns the configuration of that second kernel, which is no row of the table: that of a kernel

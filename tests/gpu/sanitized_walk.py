@@ -86,6 +86,8 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
         yield from mixed_problems(config)
         return
     row = {**heads_of(config), **types_of(config)}
+    if config.features & Feature.DROPOUT:
+        row |= {"dropout_p": 0.3, "rng_state": (1, 2)}
     is_decode = config.arch == Arch.SM80_DECODE
     for sizes in SIZES_OF_FAMILY.get(config.arch, SIZES):
         yield AttentionProblem(*sizes, **row)

@@ -32,6 +32,7 @@ PROBLEMS = {
     ),
     "lengths": replace(BASE, seqused_q=(150, 33), seqused_k=(0, 177), leftpad_k=(0, 40)),
     "few_queries": replace(BASE, seqlen_q=3, seqlen_k=1000),
+    "one_key": replace(BASE, seqlen_q=239, seqlen_k=1),
     "bias": replace(BASE, causal=True, bias=BiasCase(slopes=1, kind="float16")),
     "bits": replace(BASE, dropout_p=0.7, bias=BiasCase(kind="bits")),
     "one_group": replace(BASE, n_heads_kv=1, d_head_v=40),

@@ -4,6 +4,8 @@ the same with any workspace, in one section of heads or in several."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import flashattn
 import numpy as np
 import pytest
@@ -16,8 +18,17 @@ from test_gpu_backward import DTYPES, _typed
 from test_gpu_backward import PROBLEMS as WITHOUT_DROPOUT
 from test_gpu_dropout import PROBLEMS as OF_DROPOUT
 
-HEADS = (128, 256)  # of rows of SM80 that keep dS
+HEADS = (64, 128, 256)  # of rows of SM80
 PROBLEMS = WITHOUT_DROPOUT | {f"dropout_{name}": p for name, p in OF_DROPOUT.items()}
+PROBLEMS |= {
+    "dropout_several_blocks": replace(
+        PROBLEMS["several_blocks"], dropout_p=0.2, rng_state=(7, 2**40)
+    ),
+    "dropout_many_ragged": replace(PROBLEMS["many_ragged"], dropout_p=0.2, rng_state=(7, 2**40)),
+    "dropout_windows": replace(PROBLEMS["several_windows"], dropout_p=0.1, rng_state=(1, 2)),
+}
+# Rows of a d_head of 64 keep dS with dropout alone.
+KEPT = [(name, d) for name, p in PROBLEMS.items() for d in HEADS if d > 64 or p.dropout_p]
 
 
 def _rows(op: Op, p: AttentionProblem) -> list[flashattn.Config]:
@@ -40,8 +51,7 @@ def _same_bits(a: flashattn.Gradients, b: flashattn.Gradients) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("d_head", HEADS)
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(("name", "d_head"), KEPT)
 def test_every_row_that_keeps_ds(name: str, d_head: int, dtype: str) -> None:
     p = _typed(PROBLEMS[name], dtype, d_head)
     g = GradientProblem(p, has_d_lse=p.values == "normal")
@@ -54,9 +64,12 @@ def test_every_row_that_keeps_ds(name: str, d_head: int, dtype: str) -> None:
             _same_bits(found, DeviceRun(g).launch(row_of_dq, row))
 
 
+@pytest.mark.parametrize("dropout_p", [0.0, 0.2])
 @pytest.mark.parametrize("d_head", HEADS)
-def test_adding_to_dq(d_head: int) -> None:
-    p = AttentionProblem(2, 70, 190, 4, 2, d_head, "bfloat16", causal=True, seqused_k=(190, 31))
+def test_adding_to_dq(d_head: int, dropout_p: float) -> None:
+    p = AttentionProblem(
+        2, 70, 190, 4, 2, d_head, "bfloat16", causal=True, seqused_k=(190, 31), dropout_p=dropout_p
+    )
     g = GradientProblem(p, wide=(True,) * 3, adds=("dq", "dk", "dv"), wanted=("dq", "dk", "dv"))
     for row in _rows(Op.BACKWARD_DKV, p):
         check(g, None, row)
@@ -64,10 +77,11 @@ def test_adding_to_dq(d_head: int) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("masks", [{"causal": True}, {"window_size": (60, 20)}], ids=str)
+@pytest.mark.parametrize("dropout_p", [0.0, 0.2])
 @pytest.mark.parametrize("d_head", HEADS)
-def test_what_nobody_sees_of_k(d_head: int, masks: dict, value: float) -> None:
+def test_what_nobody_sees_of_k(d_head: int, dropout_p: float, masks: dict, value: float) -> None:
     """Hidden keys are in blocks of visible ones, and where no dS is written there is NaN."""
-    p = AttentionProblem(1, 90, 210, 2, 1, d_head, "bfloat16", **masks)
+    p = AttentionProblem(1, 90, 210, 2, 1, d_head, "bfloat16", dropout_p=dropout_p, **masks)
     g = GradientProblem(p)
     for row in _rows(Op.BACKWARD_DKV, p):
         run = DeviceRun(g)
@@ -102,7 +116,7 @@ LARGE = {
     "heads": AttentionProblem(1, 16384, 16384, 8, 8, 128, "bfloat16"),
     "entries": AttentionProblem(5, 8192, 8192, 16, 8, 128, "bfloat16", causal=True),
     "ragged": AttentionProblem(
-        4, 8192, 8192, 8, 8, 128, "bfloat16", causal=True,
+        4, 8192, 8192, 16, 16, 128, "bfloat16", causal=True,
         cu_seqlens_q=(0, 8000, 16192, 16192, 20000), cu_seqlens_k=(0, 8000, 16192, 17000, 20808),
     ),
 }  # fmt: skip
@@ -130,7 +144,7 @@ def test_sections_have_the_bits_of_a_row_of_dq(p: AttentionProblem) -> None:
         p.n_heads, *shapes_q
     )  # fmt: skip
     lse = torch.full(lse_shape, 12.0, device="cuda")
-    row = _rows(Op.BACKWARD_DKV, p)[0]
+    row = next(x for x in _rows(Op.BACKWARD_DKV, p) if _row_of_dq(p, x) is not None)
     named, kept = (
         flashattn.flash_attn_backward(d_o, q, k, v, o, lse, dq_config=dq, dkv_config=row, **options)
         for dq in (_row_of_dq(p, row), None)

@@ -231,7 +231,7 @@ static __device__ __forceinline__ void store_dq(const flash_backward_params_t &p
         part.rows = min(tile.rows - first, rows);
         __syncthreads();
         if (first_row_of_warp<C>() / rows == first / rows)
-            stage_gradient<C>(shared - first * row_floats, d_q, params.forward.softmax_scale);
+            stage_gradient<C>(shared - first * row_floats, d_q, scale_of_ds<C>(params.forward));
         __syncthreads();
         store_staged<C>(params.gradients.dq, shared, part,
                         tile.sequence.q_begin + tile.row_begin + first, params.forward.d_head);

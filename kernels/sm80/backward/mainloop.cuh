@@ -237,9 +237,11 @@ begin_blocks(const flash_backward_params_t &params, const gradient_tile_t &tile,
 template <flash_config_t C>
 static __device__ __forceinline__ const gradient_tile_t &keep_tile(const gradient_tile_t &tile) {
     __shared__ gradient_tile_t kept;
-    static_assert(FLAG_SLOTS * (sizeof(non_finite_flags_t) + sizeof(char *)) + sizeof kept <=
-                      SM80_BACKWARD_STATIC_SHARED_BYTES,
-                  "the host counts on it");
+    static_assert(
+        FLAG_SLOTS * (sizeof(non_finite_flags_t) + most_ds_tiles_of_rows * sizeof(char *)) +
+                sizeof kept <=
+            SM80_BACKWARD_STATIC_SHARED_BYTES,
+        "the host counts on it");
     if (threadIdx.x == 0)
         kept = tile;
     if constexpr (has_mask<C>)
@@ -259,18 +261,17 @@ static __device__ __forceinline__ void process_blocks(const flash_backward_param
     const gradient_tile_t &tile = keep_tile<C>(found);
     operands<C> x = begin_blocks<C>(params, tile, shared);
     while (block.member < members) {
-        const column_block_t next = next_block(tile, block);
         await_block<C>(tile, x, block);
         if constexpr (C.n_stages != 1)
-            copy_next_block<C>(params, tile, x, next, members);
+            copy_next_block<C>(params, tile, x, next_block(tile, block), members);
         process_any_block<C>(params, tile, x, gradients, block);
+        block = next_block(tile, block); /* again: it would take registers meanwhile */
         if constexpr (C.n_stages == 1) {
             __syncthreads();
-            copy_next_block<C>(params, tile, x, next, members);
+            copy_next_block<C>(params, tile, x, block, members);
         }
         x.stage = (x.stage + 1) % C.n_stages;
         x.slot = (x.slot + 1) % FLAG_SLOTS;
-        block = next;
     }
 }
 

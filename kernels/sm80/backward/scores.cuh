@@ -7,7 +7,9 @@
  * sum, and t the tanh of a softcap. Where a query does not see a key, both are 0, whatever S and dP
  * are.
  *
- * With dropout dP, and then P for dV, are multiplied by what weights are; P in dS is not.
+ * With dropout P of weights that stay is multiplied with dP, and all of P with D: dS is
+ * P (z dP - D / scale), with z 0 or 1, and what is made of it is multiplied by the scale at the
+ * end, as dV is. Row sums (common/row_sums.cu) give D / scale.
  */
 #ifndef FLASH_KERNELS_SM80_BACKWARD_SCORES_CUH
 #define FLASH_KERNELS_SM80_BACKWARD_SCORES_CUH
@@ -146,17 +148,18 @@ finish_scores(score_part<C> &s, score_part<C> &d_p, const flash_params_t &p,
     kept_part<C> kept;
     if constexpr (has_dropout<C>)
         kept = find_kept<C>(p, tile, member, first_column);
-    for_each_element<C>(
-        s, d_p, of_rows, sums, [&](float &x, float &y, float l, float d, int m, int n, int i) {
-            const bool is_hidden = (MASKED || has_bias<C>)&&x == -INFINITY;
-            const bool is_kept = !has_dropout<C> || stays<C>(kept, bound, m, n, i);
-            const float less_d =
-                has_dropout<C> ? fmaf(is_kept ? y : 0.0f, p.dropout.scale, -d) : y - d;
-            x = is_hidden ? 0.0f : exp2_approx(fmaf(x, unit.log2, -l));
-            y = is_hidden ? 0.0f : x * less_d;
-            if (rows_are_keys<C> && !is_kept)
-                x = 0.0f;
-        });
+    for_each_element<C>(s, d_p, of_rows, sums,
+                        [&](float &x, float &y, float l, float d, int m, int n, int i) {
+                            const bool is_hidden = (MASKED || has_bias<C>)&&x == -INFINITY;
+                            x = is_hidden ? 0.0f : exp2_approx(fmaf(x, unit.log2, -l));
+                            if constexpr (has_dropout<C>) {
+                                const float kept_x = stays<C>(kept, bound, m, n, i) ? x : 0.0f;
+                                y = is_hidden ? 0.0f : fmaf(kept_x, y, -(x * d));
+                                x = kept_x;
+                            } else {
+                                y = is_hidden ? 0.0f : x * (y - d);
+                            }
+                        });
     if constexpr (has_softcap<C>)
         if (unit.inverse_cap != 0.0f)
             multiply_by_derivative<C>(d_p, t);

@@ -115,6 +115,12 @@ static __device__ __forceinline__ void store_staged(const flash_gradient_t &grad
     }
 }
 
+/* Returns what products of dS are multiplied by: dropout's scale is not yet in dS (scores.cuh). */
+template <flash_config_t C>
+static __device__ __forceinline__ float scale_of_ds(const flash_params_t &p) {
+    return has_dropout<C> ? p.softmax_scale * p.dropout.scale : p.softmax_scale;
+}
+
 /* Stores the tile's rows of a gradient, if it is wanted. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
