@@ -46,10 +46,10 @@
  *              complete.
  *   Memory     The library keeps no pointer of yours after a call on the CPU device returns, and
  *              allocates nothing in flash_forward() after flash_prepare(); its working memory is
- *              the workspace that you pass. What a call writes must not overlap what else it reads
- *              or writes, but where a comment below allows it. An overlap is refused where the
- *              first row of one array shares a byte with the other, as far as the host knows where
- *              they lie.
+ *              the workspace that you pass, all workspace_size bytes of it. What a call writes, the
+ *              workspace too, must not overlap what else it reads or writes, but where a comment
+ *              below allows it. An overlap is refused where the first row of one array shares a
+ *              byte with the other, as far as the host knows where they lie.
  *   Results    The same call gives the same bits from the same version of the library on the same
  *              model of processor or GPU, whatever the number of threads and whatever
  *              floating-point modes (rounding, denormals, traps) the caller has set; a call
@@ -1061,8 +1061,8 @@ enum flash_backward_flag {
  * call gives the same bits: nothing is added in the order of arrival.
  *
  * Refused with FLASH_ERROR_UNSUPPORTED: paging, K and V of other types than fp16, bf16 and fp32 or
- * of two types, and on CUDA devices K and V of fp32, and a d_head or d_head_v above 256. A mask has
- * no gradient, nor have slopes.
+ * of two types, and on CUDA devices K and V of fp32, a d_head or d_head_v above 256, and a
+ * diagonal_offset other than 0. A mask has no gradient, nor have slopes.
  */
 typedef struct flash_backward_args {
     uint32_t struct_size; /**< sizeof(flash_backward_args_t) */

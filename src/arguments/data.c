@@ -12,6 +12,7 @@
 #include "arguments/quant.h"
 #include "arguments/regions.h"
 #include "arguments/tensor.h"
+#include "core/int64.h"
 #include "core/status.h"
 #include "kernels/common/key.h"
 #include "kernels/common/sequence.h"
@@ -179,6 +180,13 @@ static data_shapes_t shapes_of(const flash_forward_args_t *a, const flash_params
     return s;
 }
 
+/* Adds the call's working memory, which it writes, as much of it as there are addresses for. */
+static void add_workspace(const problem_t *problem, regions_t *regions) {
+    const uint64_t most = min_u64(UINTPTR_MAX - (uintptr_t)problem->workspace, INT64_MAX);
+    const int64_t size = (int64_t)min_u64(problem->workspace_size, most);
+    regions_add_output_array(regions, "workspace", problem->workspace, size, 1);
+}
+
 /* Outputs must be apart from all inputs, because kernels read Q again after O has been written, and
  * tasks read everything else while others write outputs. To a backward call O and LSE are inputs;
  * a forward call has no `backward`. */
@@ -206,6 +214,7 @@ static flash_status_t check_tensors(const flash_forward_args_t *a,
     add_arrays(a, problem, &regions);
     if (backward)
         FLASH_TRY(arguments_check_gradients(backward, &problem->gradients, &s, &regions));
+    add_workspace(problem, &regions);
     return regions_check(&regions);
 }
 

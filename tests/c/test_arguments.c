@@ -255,6 +255,11 @@ typedef struct refusal {
     X(lse_begins_in_q, args->lse = at(&args->q, 191), INVALID, "lse overlaps q: lse begins at ")   \
     X(lse_is_k, args->lse = args->k.data, INVALID, "lse overlaps k: lse begins at ")               \
     X(v_begins_in_lse, args->v.data = args->lse + 23, INVALID, "lse overlaps v: lse begins at ")   \
+    X(workspace_is_q, args->workspace = args->q.data, INVALID, "workspace overlaps ")              \
+    X(workspace_ends_in_v, args->workspace = at(&args->v, 1) - args->workspace_size / 4, INVALID,  \
+      "workspace overlaps ")                                                                       \
+    X(o_in_the_workspace, args->o.data = args->workspace, INVALID, "workspace overlaps o: ")       \
+    X(lse_in_the_workspace, args->lse = args->workspace, INVALID, "workspace overlaps lse: ")      \
     X(lse_stride_negative,                                                                         \
       (args->lse_stride_seq = 1, args->lse_stride_head = -1, args->lse_stride_batch = 8), INVALID, \
       "lse_stride_head is -1")                                                                     \

@@ -384,6 +384,8 @@ CHANGE(dv_over_lse, g->args.dv.data = (char *)g->problem.lse + 4)
 CHANGE(dv_over_dk, g->args.dv.data = g->data[1] + 7)
 CHANGE(dq_over_d_o, g->args.dq.data = g->d_o)
 CHANGE(dq_over_d_lse, g->args.dq.data = g->d_lse + 1)
+CHANGE(dq_in_the_workspace, g->args.dq.data = g->args.workspace)
+CHANGE(k_in_the_workspace, g->problem.args.k.data = g->args.workspace)
 CHANGE(sinks_over_sinks, g->args.d_sinks = g->sinks + 1)
 CHANGE(sinks_over_dq, g->args.d_sinks = g->data[0] + 3)
 
@@ -406,6 +408,8 @@ TEST(wrong_pointers_and_strides) {
     refuses(dv_over_dk, INVALID, "dv overlaps dk: ", false);
     refuses(dq_over_d_o, INVALID, "dq overlaps d_o: ", false);
     refuses(dq_over_d_lse, INVALID, "dq overlaps d_lse: ", false);
+    refuses(dq_in_the_workspace, INVALID, "workspace overlaps dq: ", false);
+    refuses(k_in_the_workspace, INVALID, "workspace overlaps k: ", false);
     refuses(sinks_over_sinks, INVALID, "d_sinks overlaps sinks: ", false);
     refuses(sinks_over_dq, INVALID, "d_sinks overlaps dq: ", false);
 }
