@@ -69,7 +69,9 @@ next_shown(const flash_params_t &p, const tile_of<C> &tile, const block_visit<C>
 }
 
 /* ---- From the warp that loads K to the consumers. A stage has two places for its block, used in
- * turn, so that the next one can be told before consumers have left the one before ---- */
+ * turn, so that the next one can be told before consumers have left the one before. The one told
+ * last in the same place is two uses back: before it loaded the use between, the warp that loads
+ * has waited at k_empty for consumers to leave that one ---- */
 
 template <flash_config_t C>
 static __device__ __forceinline__ volatile int32_t &block_of_stage(const ring_t &k) {
@@ -84,12 +86,15 @@ static __device__ __forceinline__ void announce_visit(const ring_t &k,
         block_of_stage<C>(k) = block.code;
 }
 
-/* Returns the block of a stage that has arrived; without bias the one that is given. */
+/* Returns the block of a stage that has arrived; without bias the one that is given. It is read by
+ * the lane that arrives at k_empty for its warp, so that racecheck sees the order of this and what
+ * is told next. */
 template <flash_config_t C>
 static __device__ __forceinline__ block_visit<C> announced_visit(const ring_t &k,
                                                                  int32_t otherwise) {
     if constexpr (has_bias<C>)
-        return shown_block_t{block_of_stage<C>(k)};
+        return shown_block_t{shared_load_by_one(
+            shared_address(&block_state<C>().k_blocks[k.parity][k.stage]))};
     else
         return otherwise;
 }

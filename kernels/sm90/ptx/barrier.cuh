@@ -37,6 +37,23 @@ static __device__ __forceinline__ void mbarrier_arrive_once_if(uint32_t barrier,
                  : "memory");
 }
 
+/* All lanes get what the one loads that arrives in the functions above. */
+static __device__ __forceinline__ int32_t shared_load_by_one(uint32_t shared) {
+    int32_t value;
+    asm volatile("{\n"
+                 ".reg .pred elected;\n"
+                 ".reg .b32 leader, loaded;\n"
+                 "elect.sync leader|elected, 0xffffffff;\n"
+                 "mov.b32 loaded, 0;\n"
+                 "@elected ld.shared.b32 loaded, [%1];\n"
+                 "shfl.sync.idx.b32 %0, loaded, leader, 31, 0xffffffff;\n"
+                 "}\n"
+                 : "=r"(value)
+                 : "r"(shared)
+                 : "memory");
+    return value;
+}
+
 /* This thread arrives if `arrive` is true, without a branch. */
 static __device__ __forceinline__ void mbarrier_arrive_if(uint32_t barrier, bool arrive) {
     asm volatile("{\n"
