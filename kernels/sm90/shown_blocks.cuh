@@ -93,8 +93,8 @@ template <flash_config_t C>
 static __device__ __forceinline__ block_visit<C> announced_visit(const ring_t &k,
                                                                  int32_t otherwise) {
     if constexpr (has_bias<C>)
-        return shown_block_t{shared_load_by_one(
-            shared_address(&block_state<C>().k_blocks[k.parity][k.stage]))};
+        return shown_block_t{
+            shared_load_by_one(shared_address(&block_state<C>().k_blocks[k.parity][k.stage]))};
     else
         return otherwise;
 }
