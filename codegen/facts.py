@@ -490,6 +490,8 @@ GRADIENT_TYPES = _wide_q_and_o(*BASIC_TYPES)
 PAIR_GRADIENT_TYPES = (Types(Dtype.BF16, Dtype.BF16, Dtype.BF16),)
 GRADIENT_ARCHS = (Arch.REFERENCE, Arch.AVX2, Arch.AVX512, Arch.NEON)
 PAIR_ARCHS = (Arch.AVX512_BF16, Arch.NEON_BF16)
+# Families whose gradients multiply pairs, and whose forward rows have no dropout.
+TILE_ARCHS = (Arch.AMX,)
 CUDA_TYPES = (*HALF_TYPES, *_quantised(Dtype.E4M3, *HALVES))
 SM90_TYPES = (*CUDA_TYPES, *_all_of_8_bits(Dtype.E4M3, *BASIC_TYPES, operand=Dtype.E4M3))
 MLA_TYPES = (*CUDA_TYPES, *_quantised(Dtype.LATENT_E4M3, Dtype.BF16))
@@ -512,8 +514,8 @@ def _cpu(
     trains = arch in GRADIENT_ARCHS or multiplies_pairs
     features = CPU_FEATURES | (Feature.DROPOUT.value if trains else 0)
     operations = {Op.FORWARD: Rows(CPU, types, rules, features, mixed=mixed)}
-    if trains:
-        gradient_types = PAIR_GRADIENT_TYPES if multiplies_pairs else GRADIENT_TYPES
+    if trains or arch in TILE_ARCHS:
+        gradient_types = GRADIENT_TYPES if arch in GRADIENT_ARCHS else PAIR_GRADIENT_TYPES
         gradients = Rows(CPU, gradient_types, rules, DROPOUT_FEATURES)
         operations |= {Op.BACKWARD_DQ: gradients, Op.BACKWARD_DKV: gradients}
     return Family(arch, True, operations, flags)

@@ -75,6 +75,7 @@ GRADIENT_SHIP_TILES = (
     (Arch.REFERENCE, BASIC_TYPES, (16, 16)),
     (Arch.AVX2, BASIC_TYPES, (96, 128)),
     (Arch.AVX512, BASIC_TYPES, (96, 128)),
+    (Arch.AMX, (Dtype.BF16,), (128, 256)),
     (Arch.NEON, BASIC_TYPES, (96, 128)),
     (Arch.AVX512_BF16, (Dtype.BF16,), (96, 256)),
     (Arch.NEON_BF16, (Dtype.BF16,), (96, 256)),

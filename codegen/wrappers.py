@@ -74,14 +74,18 @@ ONE_FILE = {Arch.AVX2, Arch.AVX512, Arch.AVX512_BF16, Arch.NEON, Arch.NEON_BF16}
 SERVED_BY = {Arch.AMX: Arch.AVX512}
 
 
+def _is_amx_gradient(config: Config) -> bool:
+    return config.arch == Arch.AMX and config.op != Op.FORWARD
+
+
 def files_of(kernels: Sequence[Config]) -> list[File]:
     """Returns the files of these kernels."""
     forward = [c for c in kernels if c.op == Op.FORWARD]
-    apart = [c for c in kernels if c.arch not in ONE_FILE]
+    apart = [c for c in kernels if c.arch not in ONE_FILE and not _is_amx_gradient(c)]
     files = [File(Arch(c.arch), kernel_name(c) + wrapper_of(c).suffix, [c]) for c in apart]
-    for arch in sorted(ONE_FILE):
+    for arch in sorted({*ONE_FILE, Arch.AMX}):
         word = FAMILIES[arch].name.replace("_", "")  # as in the names of kernels
-        own = [c for c in forward if c.arch == arch]
+        own = [c for c in forward if c.arch == arch and arch in ONE_FILE]
         served = [c for c in forward if SERVED_BY.get(Arch(c.arch)) == arch]
         backward = [c for c in kernels if c.arch == arch and c.op != Op.FORWARD]
         if own or served:

@@ -272,7 +272,7 @@ step_amx() {
     run_ctest amx -L unit
     LIBRARY=build/amx run_pytest_parallel -k 'not (test_table.py and REFERENCE)' \
         "$tests"_{bias,determinism,hidden_blocks,paging,random_problems,sinks,table,threads}.py \
-        "$tests"_workspace.py
+        "$tests"_workspace.py "$tests"_backward{,_determinism,_joint,_plain,_values}.py
 }
 
 # A cancelled thread leaves marks of its frames on its stack, and gcc's runtime would meet them when

@@ -7,6 +7,7 @@
 
 #include "common/params.h"
 #include "cpu/cpu_scratch.h"
+#include "cpu/gradient_tiles.h"
 #include "cpu/tuning.h"
 #include "flashattn.h"
 
@@ -29,8 +30,12 @@ typedef struct gradient_extent {
 typedef struct word_rows {
     float *along;  /* [rows][words of columns] */
     float *across; /* [words of rows][columns]; `along` where a word is one element */
+    float *turned; /* [blocks][columns][words of B_r rows]: Q and dO of products on tiles, in place
+                    * of `across` */
     int64_t along_stride;
     int64_t across_stride;
+    int64_t turned_stride;
+    int64_t turned_block; /* words from block to block */
     int64_t columns;
     bool finite; /* all of them */
 } word_rows_t;
@@ -55,6 +60,7 @@ typedef struct gradient_sums {
     double *total; /* NULL: a sum has one part */
     int64_t stride;
     int64_t columns;
+    bool is_turned;  /* a row for each column, as tiles compute dK and dV */
     bool has_totals; /* a part ended */
 } gradient_sums_t;
 
@@ -75,6 +81,7 @@ typedef struct gradient_parts {
     gradient_sums_t dq; /* [extent.dq_rows] */
     gradient_sums_t dk; /* [B_c] */
     gradient_sums_t dv; /* [B_c] */
+    float *turning;     /* [16][elements of the widest row], rows of dK or dV that are stored */
     int64_t s_stride;
     int64_t c_pad;
 } gradient_parts_t;
@@ -108,9 +115,17 @@ static inline float *take_floats(gradient_memory_t *memory, int64_t n) {
     return take_numbers(memory, n, sizeof(float));
 }
 
+/* Says whether a configuration multiplies on tile registers. */
+static inline bool gradient_on_tiles(const flash_config_t *config) {
+    return config->arch == FLASH_ARCH_AMX;
+}
+
 /* Returns the elements of a word in the products of a configuration. */
 static inline int64_t gradient_word_elements(const flash_config_t *config) {
-    return config->arch == FLASH_ARCH_AVX512_BF16 || config->arch == FLASH_ARCH_NEON_BF16 ? 2 : 1;
+    return config->arch == FLASH_ARCH_AVX512_BF16 || config->arch == FLASH_ARCH_NEON_BF16 ||
+                   gradient_on_tiles(config)
+               ? 2
+               : 1;
 }
 
 static inline word_rows_t take_matrix(gradient_memory_t *memory, int64_t rows, int64_t columns,
@@ -124,12 +139,32 @@ static inline word_rows_t take_matrix(gradient_memory_t *memory, int64_t rows, i
     return matrix;
 }
 
+/* Takes Q or dO of products on tiles, in blocks of B_r rows. */
+static inline word_rows_t take_turned(gradient_memory_t *memory, int64_t blocks, int64_t B_r,
+                                      int64_t columns) {
+    const int64_t padded = gradient_tiles(columns);
+    word_rows_t matrix = {.along_stride = gradient_stride(padded / 2),
+                          .turned_stride = gradient_stride(B_r / 2),
+                          .columns = columns};
+    matrix.turned_block = padded * matrix.turned_stride;
+    matrix.along = take_floats(memory, blocks * B_r * matrix.along_stride);
+    matrix.turned = take_floats(memory, blocks * matrix.turned_block);
+    return matrix;
+}
+
+static inline word_rows_t take_operand(gradient_memory_t *memory, int64_t rows,
+                                       const flash_config_t *config, int64_t columns) {
+    const int64_t blocks = (rows + config->B_r - 1) / config->B_r;
+    return gradient_on_tiles(config)
+               ? take_turned(memory, blocks, config->B_r, columns)
+               : take_matrix(memory, rows, columns, gradient_word_elements(config));
+}
+
 static inline gradient_rows_t take_rows(gradient_memory_t *memory, int64_t rows,
                                         const flash_config_t *config, head_dims_t dims) {
     const int64_t blocks = (rows + config->B_r - 1) / config->B_r;
-    const int64_t word = gradient_word_elements(config);
-    gradient_rows_t taken = {.q = take_matrix(memory, rows, dims.qk, word)};
-    taken.d_o = take_matrix(memory, rows, dims.v, word);
+    gradient_rows_t taken = {.q = take_operand(memory, rows, config, dims.qk)};
+    taken.d_o = take_operand(memory, rows, config, dims.v);
     taken.q_is_finite = take_numbers(memory, blocks, sizeof(int32_t));
     taken.d_o_is_finite = take_numbers(memory, blocks, sizeof(int32_t));
     taken.log_sum = take_floats(memory, rows);
@@ -145,6 +180,18 @@ static inline gradient_sums_t take_sums(gradient_memory_t *memory, int64_t rows,
     sums.sum = take_floats(memory, rows * sums.stride);
     if (has_totals)
         sums.total = take_numbers(memory, rows * sums.stride, sizeof(double));
+    return sums;
+}
+
+/* Takes sums of dK or dV of a block of B_c keys. */
+static inline gradient_sums_t take_key_sums(gradient_memory_t *memory, const flash_config_t *config,
+                                            int64_t columns, bool has_totals) {
+    gradient_sums_t sums;
+    if (!gradient_on_tiles(config))
+        return take_sums(memory, config->B_c, columns, has_totals);
+    sums = take_sums(memory, gradient_tiles(columns), config->B_c, has_totals);
+    sums.columns = columns;
+    sums.is_turned = true;
     return sums;
 }
 
@@ -165,8 +212,11 @@ static inline gradient_parts_t take_gradient_parts(gradient_memory_t *memory,
     parts.rows = take_rows(memory, extent->dq_rows > r ? extent->dq_rows : r, config, dims);
     parts.k = take_matrix(memory, c, dims.qk, word);
     parts.v = take_matrix(memory, c, dims.v, word);
-    parts.k_panels = take_floats(memory, (dims.qk + word - 1) / word * parts.c_pad);
-    parts.v_panels = take_floats(memory, (dims.v + word - 1) / word * parts.c_pad);
+    const bool tiles = gradient_on_tiles(config);
+    const int64_t qk = tiles ? gradient_tiles(dims.qk) : dims.qk;
+    const int64_t v = tiles ? gradient_tiles(dims.v) : dims.v;
+    parts.k_panels = take_floats(memory, (qk + word - 1) / word * parts.c_pad);
+    parts.v_panels = take_floats(memory, (v + word - 1) / word * parts.c_pad);
     parts.p = take_floats(memory, row_words * word * parts.s_stride);
     parts.ds = take_floats(memory, row_words * word * parts.s_stride);
     parts.ds_along = parts.ds_across = parts.ds;
@@ -178,9 +228,12 @@ static inline gradient_parts_t take_gradient_parts(gradient_memory_t *memory,
     }
     parts.first_row = take_numbers(memory, c, sizeof(int32_t));
     parts.end_row = take_numbers(memory, c, sizeof(int32_t));
-    parts.dk = take_sums(memory, c, dims.qk, has_row_parts);
-    parts.dv = take_sums(memory, c, dims.v, has_row_parts);
-    parts.dq = take_sums(memory, extent->dq_rows, dims.qk, has_key_parts);
+    parts.dk = take_key_sums(memory, config, dims.qk, has_row_parts);
+    parts.dv = take_key_sums(memory, config, dims.v, has_row_parts);
+    parts.dq = take_sums(memory, tiles ? gradient_tiles(extent->dq_rows) : extent->dq_rows, dims.qk,
+                         has_key_parts);
+    if (tiles)
+        parts.turning = take_floats(memory, 16 * (qk > v ? qk : v));
     return parts;
 }
 

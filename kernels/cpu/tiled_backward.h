@@ -122,25 +122,45 @@ static inline void add_rows(gradient_parts_t *parts, const gradient_task_t *of, 
         const cpu_task_t block = task_of_block(of, begin);
         add_block(parts, of, &block, keys);
         if ((begin + B_r) % part_rows == 0) {
-            end_sums_part(&parts->dk, of->dk ? n_keys : 0);
-            end_sums_part(&parts->dv, of->dv ? n_keys : 0);
+            end_sums_part(&parts->dk, of->dk ? rows_of_keys(&parts->dk, n_keys) : 0);
+            end_sums_part(&parts->dv, of->dv ? rows_of_keys(&parts->dv, n_keys) : 0);
         }
+    }
+}
+
+/* Stores dK or dV of n keys, from `first` on, which are rows of the sums. */
+static inline void store_rows_of_keys(const gradient_sums_t *sums, const gradient_task_t *of,
+                                      const flash_gradient_t *gradient, float scale, int64_t first,
+                                      int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        store_gradient(sums, i, scale, gradient, gradient_key_index(of->task, gradient, first + i));
+}
+
+/* Stores dK or dV of n keys, and turns sums that have columns for keys. */
+static inline void store_sums_of_keys(const gradient_parts_t *parts, gradient_sums_t *sums,
+                                      const gradient_task_t *of, const flash_gradient_t *gradient,
+                                      float scale, flash_range_t keys) {
+    const int64_t n = (int64_t)keys.end - keys.begin;
+    const gradient_sums_t turned = {.sum = parts->turning,
+                                    .stride = round_up(sums->columns, VEC_WIDTH),
+                                    .columns = sums->columns};
+    end_sums(sums, rows_of_keys(sums, n));
+    if (!sums->is_turned) {
+        store_rows_of_keys(sums, of, gradient, scale, keys.begin, n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += VEC_WIDTH) {
+        turn_sums(sums, i, &turned);
+        store_rows_of_keys(&turned, of, gradient, scale, keys.begin + i, min64(VEC_WIDTH, n - i));
     }
 }
 
 static inline void store_keys(gradient_parts_t *parts, const gradient_task_t *of,
                               flash_range_t keys) {
-    const int64_t n_keys = (int64_t)keys.end - keys.begin;
-    end_sums(&parts->dk, n_keys);
-    end_sums(&parts->dv, n_keys);
-    for (int64_t i = 0; i < n_keys; i++) {
-        if (of->dk)
-            store_gradient(&parts->dk, i, of->p->softmax_scale, &of->g->dk,
-                           gradient_key_index(of->task, &of->g->dk, keys.begin + i));
-        if (of->dv)
-            store_gradient(&parts->dv, i, 1, &of->g->dv,
-                           gradient_key_index(of->task, &of->g->dv, keys.begin + i));
-    }
+    if (of->dk)
+        store_sums_of_keys(parts, &parts->dk, of, &of->g->dk, of->p->softmax_scale, keys);
+    if (of->dv)
+        store_sums_of_keys(parts, &parts->dv, of, &of->g->dv, 1, keys);
 }
 
 /* Adds what a block of keys gives to dQ, and computes its dK and dV. */
@@ -149,8 +169,8 @@ static inline void add_keys(gradient_parts_t *parts, const gradient_task_t *of,
     const int64_t n_keys = (int64_t)keys.end - keys.begin;
     cpu_row_range_t rows = cpu_seeing_rows(of->p, &of->task->sequence, keys);
     cpu_narrow_rows(&rows, of->task->row_begin, of->task->row_end);
-    start_sums(&parts->dk, of->dk ? n_keys : 0);
-    start_sums(&parts->dv, of->dv ? n_keys : 0);
+    start_sums(&parts->dk, of->dk ? rows_of_keys(&parts->dk, n_keys) : 0);
+    start_sums(&parts->dv, of->dv ? rows_of_keys(&parts->dv, n_keys) : 0);
     if (rows.begin < rows.end) {
         load_keys(parts, of->p, of->task, of->config->dtype, keys);
         add_rows(parts, of, keys, rows);
@@ -188,6 +208,7 @@ NEVER_INLINE void tiled_gradients(const gradient_task_t *of, void *scratch) {
     const gradient_extent_t extent = gradient_extent(of->p, dq_rows);
     gradient_memory_t memory = {(uintptr_t)scratch, 0};
     gradient_parts_t parts = take_gradient_parts(&memory, of->config, head_dims_of(of->p), &extent);
+    start_products();
     start_sums(&parts.dq, dq_rows);
     if (of->dq)
         load_all_rows(&parts, of);
@@ -200,6 +221,7 @@ NEVER_INLINE void tiled_gradients(const gradient_task_t *of, void *scratch) {
     }
     if (of->dq)
         store_dq(&parts, of);
+    end_products();
 }
 
 static inline void tiled_backward_dq(const flash_config_t *config, const flash_params_t *p,

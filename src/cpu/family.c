@@ -102,7 +102,7 @@ static const char *lacks_amx(const device_t *device) {
                : "AMX kernels need a processor with AMX-TILE, AMX-BF16 and AVX512_BF16 that "
                  "FLASHATTN_CPU_ISA does not hide";
 }
-CPU_FAMILY(amx, lacks_amx, remark_on_processor, [FLASH_OP_FORWARD] = &forward);
+CPU_FAMILY(amx, lacks_amx, remark_on_processor, WITH_GRADIENTS);
 
 /* ---- AArch64 ---- */
 

@@ -281,7 +281,8 @@ def gradient_kernels(op: flashattn.Op) -> list[flashattn.Kernel]:
 
 def _multiplies_pairs(config: flashattn.Config) -> bool:
     """Says whether products of the row take bf16 alone."""
-    return config.arch in (flashattn.Arch.AVX512_BF16, flashattn.Arch.NEON_BF16)
+    pairs = (flashattn.Arch.AMX, flashattn.Arch.AVX512_BF16, flashattn.Arch.NEON_BF16)
+    return config.arch in pairs
 
 
 def _all_of_bf16(g: GradientProblem) -> bool:

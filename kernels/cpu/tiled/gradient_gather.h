@@ -8,6 +8,7 @@
 #include "common/gradients.h"
 #include "cpu/gradient_parts.h"
 #include "cpu/row_cursor.h"
+#include "cpu/tiled/gradient_multiply.h"
 #include "cpu/tiled/pack.h"
 #include "cpu/tiled/prefetch_run.h"
 
@@ -56,7 +57,8 @@ static inline void load_rows(int32_t dtype, row_cursor_t rows, word_rows_t *to) 
 #endif
 }
 
-/* Makes words of neighbours in a column of n rows. A row that is missing is zeros. */
+/* Makes words of neighbours in a column of n rows. A row that is missing is zeros, and so are words
+ * that products take beyond them. */
 NEVER_INLINE void cross_rows(const word_rows_t *rows, int64_t n) {
 #if VEC_DOTS_BF16
     const int64_t columns = round_up(rows->columns, VEC_WIDTH);
@@ -74,10 +76,52 @@ NEVER_INLINE void cross_rows(const word_rows_t *rows, int64_t n) {
                 vec_store(FLASH_DTYPE_FP32, to + i + VEC_WIDTH, words[1]);
         }
     }
+    for (int64_t r = count_words(n); r < product_words(n); r++)
+        memset(rows->across + r * rows->across_stride, 0, (size_t)columns * sizeof(float));
 #else
     (void)rows;
     (void)n;
 #endif
+}
+
+/* Turns n rows of a block: words of neighbours in a column, a row of them for each column. A row
+ * that is missing is zeros, up to whole tiles of rows. */
+NEVER_INLINE void turn_rows(const word_rows_t *rows, int64_t n) {
+#if GRADIENTS_ON_TILES
+    const int64_t words = product_words(rows->columns), stride = rows->turned_stride;
+    for (int64_t r = 0; r < n; r += GRADIENT_TILE) {
+        for (int64_t i = 0; i < words; i += VEC_WIDTH) {
+            vec_t low[VEC_WIDTH], high[VEC_WIDTH];
+            for (int64_t j = 0; j < VEC_WIDTH; j++) {
+                const int64_t row = r + 2 * j;
+                const float *from = rows->along + row * rows->along_stride + i;
+                vec_t words_of_both[2];
+                vec_zip_bf16(row < n ? vec_load(FLASH_DTYPE_FP32, from) : vec_zero(),
+                             row + 1 < n ? vec_load(FLASH_DTYPE_FP32, from + rows->along_stride)
+                                         : vec_zero(),
+                             words_of_both);
+                low[j] = words_of_both[0];
+                high[j] = words_of_both[1];
+            }
+            vec_transpose(low);
+            vec_transpose(high);
+            float *to = rows->turned + 2 * i * stride + r / 2;
+            store_square(low, VEC_WIDTH, to, stride);
+            store_square(high, VEC_WIDTH, to + VEC_WIDTH * stride, stride);
+        }
+    }
+#else
+    (void)rows;
+    (void)n;
+#endif
+}
+
+/* Makes the words of neighbours in a column of a block of Q or dO. */
+static inline void cross_block(const word_rows_t *rows, int64_t n) {
+    if (GRADIENTS_ON_TILES)
+        turn_rows(rows, n);
+    else
+        cross_rows(rows, n);
 }
 
 /* ---- Rows of Q ---- */
@@ -95,10 +139,13 @@ typedef struct gradient_block {
 } gradient_block_t;
 
 /* Returns rows `row` ... of a matrix, `row` being a whole number of words. */
-static inline word_rows_t rows_from(const word_rows_t *all, int64_t row, bool finite) {
+static inline word_rows_t rows_from(const word_rows_t *all, int64_t row, int32_t B_r, bool finite) {
     word_rows_t rows = *all;
     rows.along += row * rows.along_stride;
-    rows.across += row / WORD_ELEMENTS * rows.across_stride;
+    if (GRADIENTS_ON_TILES)
+        rows.turned += row / B_r * rows.turned_block;
+    else
+        rows.across += row / WORD_ELEMENTS * rows.across_stride;
     rows.finite = finite;
     return rows;
 }
@@ -107,8 +154,8 @@ static inline word_rows_t rows_from(const word_rows_t *all, int64_t row, bool fi
 static inline gradient_block_t block_of_rows(const gradient_rows_t *rows, const cpu_task_t *task,
                                              int64_t row, int32_t B_r) {
     gradient_block_t block = {.task = *task};
-    block.q = rows_from(&rows->q, row, rows->q_is_finite[row / B_r] != 0);
-    block.d_o = rows_from(&rows->d_o, row, rows->d_o_is_finite[row / B_r] != 0);
+    block.q = rows_from(&rows->q, row, B_r, rows->q_is_finite[row / B_r] != 0);
+    block.d_o = rows_from(&rows->d_o, row, B_r, rows->d_o_is_finite[row / B_r] != 0);
     block.log_sum = rows->log_sum + row;
     block.d = rows->d + row;
     block.seen.begin = rows->begin + row;
@@ -124,6 +171,8 @@ static inline prefetch_run_t rows_behind(const word_rows_t *rows, const gradient
 
 /* Returns the same of words across rows, where these are others. */
 static inline prefetch_run_t across_behind(const word_rows_t *rows, const gradient_block_t *block) {
+    if (GRADIENTS_ON_TILES)
+        return prefetch_run_of(rows->turned, rows->turned_block, 1, block->n_next > 0 ? 1 : 0);
     return prefetch_run_of(rows->across, rows->across_stride, count_words(block->seen.n_rows),
                            WORD_ELEMENTS == 1 ? 0 : count_words(block->n_next));
 }
@@ -138,8 +187,8 @@ static inline void load_block(const gradient_rows_t *rows, const flash_params_t 
               &block.q);
     load_rows(p->o_dtype, cursor_at_rows(p, task, p->o_dtype, p->d_head_v, g->d_o, &g->d_o_stride),
               &block.d_o);
-    cross_rows(&block.q, block.seen.n_rows);
-    cross_rows(&block.d_o, block.seen.n_rows);
+    cross_block(&block.q, block.seen.n_rows);
+    cross_block(&block.d_o, block.seen.n_rows);
     rows->q_is_finite[row / B_r] = block.q.finite;
     rows->d_o_is_finite[row / B_r] = block.d_o.finite;
     for (int64_t i = row; i < row + block.seen.n_rows; i++, r = cpu_next_row(p, task, r)) {
@@ -156,7 +205,8 @@ static inline void load_block(const gradient_rows_t *rows, const flash_params_t 
 static inline void pack_transposed(const word_rows_t *rows, int64_t n, int64_t c_pad,
                                    float *panels) {
     const int32_t dtype = WORD_ELEMENTS == 1 ? FLASH_DTYPE_FP32 : FLASH_DTYPE_BF16;
-    const tile_scratch_t t = {.k = panels, .d = rows->columns, .c_pad = c_pad};
+    const int64_t columns = GRADIENTS_ON_TILES ? gradient_tiles(rows->columns) : rows->columns;
+    const tile_scratch_t t = {.k = panels, .d = columns, .c_pad = c_pad};
     const tile_keys_t keys = {rows->along, rows->along_stride * WORD_ELEMENTS};
     pack_k(&t, dtype, &keys, n);
 }

@@ -30,7 +30,7 @@ static inline uint32_t seen_bits(const seen_pairs_t *seen, int r, int64_t k) {
 }
 
 /* Computes C += A B as multiply_packed() does, with the same bits, but leaves out what is hidden:
- * 0 times what is not finite is NaN. */
+ * 0 times what is not finite is NaN. Tiles add up in another order. */
 NEVER_INLINE void multiply_seen(const tile_product_t *product, const seen_pairs_t *seen, int rows,
                                 int vecs) {
     for (int r = 0; r < rows; r++) {
@@ -53,6 +53,27 @@ NEVER_INLINE void multiply_seen(const tile_product_t *product, const seen_pairs_
     }
 }
 
+/* Does so for turned sums, a column for each key: A is Q^T or dO^T, and B is P or dS. */
+static inline void multiply_seen_turned(const tile_product_t *product, const seen_pairs_t *seen,
+                                        int rows, int64_t n_keys) {
+    for (int64_t key = 0; key < n_keys; key++) {
+        for (int r = 0; r < rows; r++) {
+            float sum = 0;
+            for (int64_t k = 0; k < product->depth; k++) {
+                const uint32_t bits = seen_bits(seen, (int)key, k);
+                float a, b;
+                words_masked(product->a + r * product->a_stride + k, bits, 1, &a);
+                words_masked(product->b + k * product->b_stride + key, bits, 1, &b);
+                sum +=
+                    fp32_from_bits(fp32_to_bits(a) << 16) * fp32_from_bits(fp32_to_bits(b) << 16);
+                sum += fp32_from_bits(fp32_to_bits(a) & 0xffff0000) *
+                       fp32_from_bits(fp32_to_bits(b) & 0xffff0000);
+            }
+            product->c[r * product->c_stride + key] += sum;
+        }
+    }
+}
+
 /* A matrix of a block, P or dS, times rows of B, for some of the sums' columns. */
 typedef struct sums_product {
     const float *a; /* P or dS in words along the product */
@@ -70,9 +91,10 @@ ALWAYS_INLINE void add_product(sums_product_t *of, tile_product_t *product, slic
     product->c = of->c + c_row * of->sums->stride + slice.column;
     product->c_stride = of->sums->stride;
     product->accumulate = true;
-    product->prefetch = take_share(&of->prefetch, product->depth);
+    product->prefetch =
+        take_share(&of->prefetch, product_prefetch_bytes(product->depth, slice.vecs));
     if (of->b->finite)
-        multiply_packed(product, rows, slice.vecs);
+        multiply_words(product, rows, slice.vecs);
     else
         multiply_seen(product, seen, rows, slice.vecs);
 }
@@ -81,12 +103,13 @@ ALWAYS_INLINE void add_product(sums_product_t *of, tile_product_t *product, slic
 ALWAYS_INLINE void add_to_rows(const gradient_parts_t *parts, const gradient_pair_t *pair,
                                sums_product_t *of, slice_t slice, int64_t row, int rows) {
     const flash_range_t any = seen_columns(pair, row, rows);
-    const int64_t stride = parts->s_stride, first = any.begin / WORD_ELEMENTS;
+    const int64_t stride = parts->s_stride;
+    const int64_t first = any.begin / WORD_ELEMENTS / PRODUCT_WORDS * PRODUCT_WORDS;
     const seen_pairs_t seen = {parts->p + row * stride + first * WORD_ELEMENTS, stride, 1};
     tile_product_t product = {.a = of->a + row * stride + first,
                               .a_stride = stride,
                               .a_step = 1,
-                              .depth = count_words(any.end) - first};
+                              .depth = product_words(any.end) - first};
     if (any.begin < any.end)
         add_product(of, &product, slice, &seen, first, row, rows);
 }
@@ -114,13 +137,53 @@ NEVER_INLINE void add_to_dq(const gradient_parts_t *parts, const gradient_pair_t
     slice_t slice;
     for (int64_t column = 0; column < columns; column += slice.vecs * VEC_WIDTH) {
         slice = slice_at(columns, column);
-        for (int64_t row = 0; row < n_rows; row += TILE_ROWS)
-            add_to_rows(parts, pair, &of, slice, row, (int)min64(TILE_ROWS, n_rows - row));
+        for (int64_t row = 0; row < n_rows; row += PRODUCT_ROWS)
+            add_to_rows(parts, pair, &of, slice, row, (int)min64(PRODUCT_ROWS, n_rows - row));
     }
+}
+
+/* Adds to rows of turned sums, for a tile of keys. */
+ALWAYS_INLINE void add_to_turned_rows(const gradient_parts_t *parts, sums_product_t *of,
+                                      int64_t row, int64_t key, int64_t n_keys) {
+    const int64_t tile = key / PRODUCT_KEYS, stride = parts->s_stride;
+    const int64_t begin = parts->first_row[tile], end = parts->end_row[tile];
+    const int64_t first = begin / WORD_ELEMENTS / PRODUCT_WORDS * PRODUCT_WORDS;
+    const int64_t vecs = (n_keys + VEC_WIDTH - 1) / VEC_WIDTH;
+    const int rows = (int)min64(PRODUCT_ROWS, round_up(of->b->columns - row, VEC_WIDTH));
+    const seen_pairs_t seen = {parts->p + first * WORD_ELEMENTS * stride + key, 1, stride};
+    const int64_t depth = product_words(end) - first;
+    if (begin >= end)
+        return;
+    const tile_product_t product = {
+        .a = of->b->turned + row * of->b->turned_stride + first,
+        .a_stride = of->b->turned_stride,
+        .a_step = 1,
+        .b = of->a + first * stride + key,
+        .b_stride = stride,
+        .c = of->c + row * of->sums->stride + key,
+        .c_stride = of->sums->stride,
+        .depth = depth,
+        .accumulate = true,
+        .prefetch = take_share(&of->prefetch, product_prefetch_bytes(depth, vecs))};
+    if (of->b->finite)
+        multiply_words(&product, rows, (int)vecs);
+    else
+        multiply_seen_turned(&product, &seen, rows, n_keys);
+}
+
+/* Computes dK^T += Q^T dS or dV^T += dO^T P of n keys. */
+NEVER_INLINE void add_to_turned(const gradient_parts_t *parts, sums_product_t *of, int64_t n) {
+    for (int64_t key = 0; key < n; key += PRODUCT_KEYS)
+        for (int64_t row = 0; row < of->b->columns; row += PRODUCT_ROWS)
+            add_to_turned_rows(parts, of, row, key, min64(PRODUCT_KEYS, n - key));
 }
 
 /* Computes dK += dS^T Q or dV += P^T dO of n keys. */
 NEVER_INLINE void add_to_keys_of(const gradient_parts_t *parts, sums_product_t *of, int64_t n) {
+    if (GRADIENTS_ON_TILES) {
+        add_to_turned(parts, of, n);
+        return;
+    }
     const int64_t columns = round_up(of->b->columns, VEC_WIDTH);
     slice_t slice;
     for (int64_t column = 0; column < columns; column += slice.vecs * VEC_WIDTH) {
@@ -140,11 +203,11 @@ static inline void find_rows_of_tiles(const gradient_parts_t *parts, const gradi
     int64_t first = 0, end = 0, n_rows = seen->n_rows;
     while (n_rows > 0 && seen->begin[n_rows - 1] >= seen->end[n_rows - 1])
         n_rows--;
-    for (int64_t key = pair->keys.begin; key < pair->keys.end; key += TILE_ROWS) {
-        const int64_t tile = (key - pair->keys.begin) / TILE_ROWS;
+    for (int64_t key = pair->keys.begin; key < pair->keys.end; key += PRODUCT_KEYS) {
+        const int64_t tile = (key - pair->keys.begin) / PRODUCT_KEYS;
         while (!all && first < n_rows && seen->end[first] <= key)
             first++;
-        while (!all && end < n_rows && seen->begin[end] < key + TILE_ROWS)
+        while (!all && end < n_rows && seen->begin[end] < key + PRODUCT_KEYS)
             end++;
         parts->first_row[tile] = (int32_t)first;
         parts->end_row[tile] = (int32_t)(all ? n_rows : end);

@@ -24,13 +24,14 @@ typedef struct pair_product {
     const float *panels;
     float *c;
     prefetch_run_t prefetch;
+    int64_t origin; /* the block's column that column 0 of C is */
 } pair_product_t;
 
 /* Computes a tile of rows and the keys of one panel that any of the rows sees. */
 static inline void multiply_pairs_tile(const gradient_parts_t *parts, const gradient_pair_t *pair,
                                        pair_product_t *of, int64_t panel_begin, int64_t row,
                                        int rows) {
-    const int64_t depth = count_words(of->a->columns);
+    const int64_t depth = product_words(of->a->columns);
     const panel_t panel = panel_of(panel_begin, depth, parts->c_pad);
     const flash_range_t any = seen_columns(pair, row, rows);
     const int64_t begin = any.begin > panel_begin ? any.begin / VEC_WIDTH * VEC_WIDTH : panel_begin;
@@ -38,17 +39,19 @@ static inline void multiply_pairs_tile(const gradient_parts_t *parts, const grad
     if (begin >= end)
         return;
     const float *data = of->panels + panel.offset;
-    const tile_product_t product = {.a = of->a->along + row * of->a->along_stride,
-                                    .a_stride = of->a->along_stride,
-                                    .a_step = 1,
-                                    .b = data + (begin - panel_begin),
-                                    .b_stride = panel.width,
-                                    .c = of->c + row * parts->s_stride + begin,
-                                    .c_stride = parts->s_stride,
-                                    .depth = depth,
-                                    .accumulate = false,
-                                    .prefetch = take_share(&of->prefetch, depth)};
-    multiply_packed(&product, rows, (int)((end - begin + VEC_WIDTH - 1) / VEC_WIDTH));
+    const int64_t vecs = (end - begin + VEC_WIDTH - 1) / VEC_WIDTH;
+    const tile_product_t product = {
+        .a = of->a->along + row * of->a->along_stride,
+        .a_stride = of->a->along_stride,
+        .a_step = 1,
+        .b = data + (begin - panel_begin),
+        .b_stride = panel.width,
+        .c = of->c + row * parts->s_stride + begin - of->origin,
+        .c_stride = parts->s_stride,
+        .depth = depth,
+        .accumulate = false,
+        .prefetch = take_share(&of->prefetch, product_prefetch_bytes(depth, vecs))};
+    multiply_words(&product, rows, (int)vecs);
 }
 
 /* Does so for all rows and the columns of whole panels, begin ... end - 1. */
@@ -56,8 +59,9 @@ static inline void multiply_pairs(const gradient_parts_t *parts, const gradient_
                                   pair_product_t *of, flash_range_t columns) {
     const int64_t n_rows = pair->rows->seen.n_rows;
     for (int64_t panel = columns.begin; panel < columns.end; panel += TILE_COLUMNS)
-        for (int64_t row = 0; row < n_rows; row += TILE_ROWS)
-            multiply_pairs_tile(parts, pair, of, panel, row, (int)min64(TILE_ROWS, n_rows - row));
+        for (int64_t row = 0; row < n_rows; row += PRODUCT_ROWS)
+            multiply_pairs_tile(parts, pair, of, panel, row,
+                                (int)min64(PRODUCT_ROWS, n_rows - row));
 }
 
 /* ---- P and dS ---- */
@@ -152,18 +156,20 @@ ALWAYS_INLINE void gradient_row(const gradient_parts_t *parts, const gradient_pa
 
 NEVER_INLINE void gradient_scores(const gradient_parts_t *parts, const gradient_pair_t *pair) {
     pair_product_t s = {&pair->rows->q, parts->k_panels, parts->p,
-                        rows_behind(&pair->rows->q, pair->rows)};
+                        rows_behind(&pair->rows->q, pair->rows), 0};
     pair_product_t dp = {&pair->rows->d_o, parts->v_panels, parts->ds,
-                         rows_behind(&pair->rows->d_o, pair->rows)};
+                         rows_behind(&pair->rows->d_o, pair->rows), 0};
     const int32_t n_columns = pair->keys.end - pair->keys.begin;
     kept_rows_t kept;
     if (pair->rule.drops)
         start_kept_rows(&kept);
     for (int32_t begin = 0; begin < n_columns; begin += PAIR_COLUMNS) {
         const flash_range_t columns = {begin, min32(begin + PAIR_COLUMNS, n_columns)};
+        const bool plain = is_plain(parts, pair, columns);
+        s.origin = dp.origin = plain && WORD_ELEMENTS > 1 ? begin : 0;
         multiply_pairs(parts, pair, &s, columns);
         multiply_pairs(parts, pair, &dp, columns);
-        if (is_plain(parts, pair, columns)) {
+        if (plain) {
             plain_gradients(parts, pair, begin);
             continue;
         }
@@ -171,6 +177,7 @@ NEVER_INLINE void gradient_scores(const gradient_parts_t *parts, const gradient_
             gradient_row(parts, pair, row, columns, &kept);
         finish_words(parts, pair->rows->seen.n_rows, columns);
     }
+    pad_words(parts, pair->rows->seen.n_rows, n_columns);
 }
 
 #endif

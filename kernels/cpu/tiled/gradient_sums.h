@@ -9,7 +9,15 @@
 #include "cpu/gradient_parts.h"
 #include "cpu/tiled/totals.h"
 
+#include "cpu/tiled/gradient_multiply.h"
+#include "cpu/tiled/pack.h"
+
 #include <string.h>
+
+/* Returns the rows of sums of n keys. */
+static inline int64_t rows_of_keys(const gradient_sums_t *sums, int64_t n) {
+    return sums->is_turned ? gradient_tiles(sums->columns) : n;
+}
 
 static inline void start_sums(gradient_sums_t *sums, int64_t rows) {
     memset(sums->sum, 0, (size_t)(rows * sums->stride) * sizeof *sums->sum);
@@ -59,6 +67,23 @@ NEVER_INLINE void store_gradient(const gradient_sums_t *sums, int64_t row, float
         store_gradient_of(FLASH_DTYPE_BF16, from, sums->columns, scale, to, false);
     else
         store_gradient_of(FLASH_DTYPE_FP32, from, sums->columns, scale, to, gradient->adds);
+}
+
+/* Turns the sums of 16 keys, from number `key` on, to rows of `to`. */
+NEVER_INLINE void turn_sums(const gradient_sums_t *sums, int64_t key, const gradient_sums_t *to) {
+#if GRADIENTS_ON_TILES
+    for (int64_t row = 0; row < sums->columns; row += VEC_WIDTH) {
+        vec_t square[VEC_WIDTH];
+        for (int64_t i = 0; i < VEC_WIDTH; i++)
+            square[i] = vec_load(FLASH_DTYPE_FP32, sums->sum + (row + i) * sums->stride + key);
+        vec_transpose(square);
+        store_square(square, VEC_WIDTH, to->sum + row, to->stride);
+    }
+#else
+    (void)sums;
+    (void)key;
+    (void)to;
+#endif
 }
 
 #endif

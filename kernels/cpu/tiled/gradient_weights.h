@@ -9,6 +9,7 @@
 #include "cpu/tiled/gradient_pair.h"
 
 #include <float.h>
+#include <string.h>
 
 /* Columns whose S and dP are in a level 1 or 2 cache still when they become P and dS. */
 enum { PAIR_COLUMNS = TILE_COLUMNS > 64 ? TILE_COLUMNS : 64 };
@@ -100,7 +101,8 @@ NEVER_INLINE void words_of_pairs(const gradient_parts_t *parts, int64_t row,
 /* Hides what words have beyond the block's rows and keys, and makes the words of some columns. */
 static inline void finish_words(const gradient_parts_t *parts, int64_t n_rows,
                                 flash_range_t columns) {
-    const int64_t end = round_up(columns.end, WORD_ELEMENTS), stride = parts->s_stride;
+    const int64_t stride = parts->s_stride;
+    const int64_t end = round_up(columns.end, PRODUCT_WORDS * WORD_ELEMENTS);
     if (WORD_ELEMENTS == 1)
         return;
     for (int64_t row = 0; row < n_rows; row++)
@@ -109,6 +111,15 @@ static inline void finish_words(const gradient_parts_t *parts, int64_t n_rows,
         hide_columns(parts->p + n_rows * stride, parts->ds + n_rows * stride, columns.begin, end);
     for (int64_t row = 0; row < n_rows; row += WORD_ELEMENTS)
         words_of_pairs(parts, row, columns);
+}
+
+/* Makes zeros of the words that products take behind those of the block's rows. */
+static inline void pad_words(const gradient_parts_t *parts, int64_t n_rows, int64_t n_columns) {
+    const size_t bytes = (size_t)n_columns * sizeof(float);
+    for (int64_t r = count_words(n_rows); r < product_words(n_rows); r++) {
+        memset(parts->p_across + r * parts->s_stride, 0, bytes);
+        memset(parts->ds_across + r * parts->s_stride, 0, bytes);
+    }
 }
 
 /* ---- Columns that all rows see ---- */
@@ -138,17 +149,18 @@ ALWAYS_INLINE void plain_row(const gradient_parts_t *parts, const gradient_pair_
     scores_to_gradients(&terms, parts->p + at, parts->ds + at, PAIR_COLUMNS);
 }
 
-/* Turns PAIR_COLUMNS scores of two rows into words of P, and dP into words of dS. */
+/* Turns PAIR_COLUMNS scores of two rows into words of P, and dP into words of dS, which begin at a
+ * column. Scores and dP lie from column 0 on, in the caches where those of other columns were. */
 ALWAYS_INLINE void plain_words(const gradient_parts_t *parts, const gradient_pair_t *pair,
                                int64_t row, int64_t column) {
     const row_terms_t terms[2] = {plain_terms(pair, row), plain_terms(pair, row + 1)};
-    for (int64_t end = column + PAIR_COLUMNS; column < end; column += 2 * VEC_WIDTH) {
+    for (int64_t first = 0; first < PAIR_COLUMNS; first += 2 * VEC_WIDTH) {
         weights_t rows[2][2];
         for (int i = 0; i < 4; i++) {
-            const int64_t at = (row + i / 2) * parts->s_stride + column + i % 2 * VEC_WIDTH;
+            const int64_t at = (row + i / 2) * parts->s_stride + first + i % 2 * VEC_WIDTH;
             rows[i / 2][i % 2] = weights_of(&terms[i / 2], parts->p + at, parts->ds + at);
         }
-        store_words(parts, row, column, rows);
+        store_words(parts, row, column + first, rows);
     }
 }
 

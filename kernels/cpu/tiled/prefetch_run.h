@@ -22,12 +22,12 @@ static inline prefetch_run_t prefetch_run_of(const float *rows, int64_t stride, 
     return (prefetch_run_t){(const char *)begin, (const char *)(begin + n * stride)};
 }
 
-/* Returns where a call of that depth prefetches. At the end of the run it is one place, the share
- * of the last call. */
-ALWAYS_INLINE const char *take_share(prefetch_run_t *run, int64_t depth) {
+/* Returns where a call that prefetches so many bytes begins. At the end of the run it is one place,
+ * behind the share of the last call. */
+ALWAYS_INLINE const char *take_share(prefetch_run_t *run, int64_t bytes) {
     const char *share = run->at;
     if (share < run->end)
-        run->at += depth * PANEL_PREFETCH_BYTES;
+        run->at += bytes;
     return share;
 }
 
