@@ -70,22 +70,23 @@ class File:
 # The forward kernels of these are one file, and so are those of gradients: types share most of
 # their code (kernels/cpu/tiled/types.h).
 ONE_FILE = {Arch.AVX2, Arch.AVX512, Arch.AVX512_BF16, Arch.NEON, Arch.NEON_BF16}
+GRADIENTS_IN_ONE_FILE = {*ONE_FILE, Arch.AMX}
 # The first leave tasks of few rows to the code of the second (kernels/cpu/avx512_few_rows.h).
 SERVED_BY = {Arch.AMX: Arch.AVX512}
 
 
-def _is_amx_gradient(config: Config) -> bool:
-    return config.arch == Arch.AMX and config.op != Op.FORWARD
+def _shares_its_file(config: Config) -> bool:
+    return config.arch in (ONE_FILE if config.op == Op.FORWARD else GRADIENTS_IN_ONE_FILE)
 
 
 def files_of(kernels: Sequence[Config]) -> list[File]:
     """Returns the files of these kernels."""
     forward = [c for c in kernels if c.op == Op.FORWARD]
-    apart = [c for c in kernels if c.arch not in ONE_FILE and not _is_amx_gradient(c)]
+    apart = [c for c in kernels if not _shares_its_file(c)]
     files = [File(Arch(c.arch), kernel_name(c) + wrapper_of(c).suffix, [c]) for c in apart]
-    for arch in sorted({*ONE_FILE, Arch.AMX}):
+    for arch in sorted(GRADIENTS_IN_ONE_FILE):
         word = FAMILIES[arch].name.replace("_", "")  # as in the names of kernels
-        own = [c for c in forward if c.arch == arch and arch in ONE_FILE]
+        own = [c for c in forward if c.arch == arch and _shares_its_file(c)]
         served = [c for c in forward if SERVED_BY.get(Arch(c.arch)) == arch]
         backward = [c for c in kernels if c.arch == arch and c.op != Op.FORWARD]
         if own or served:

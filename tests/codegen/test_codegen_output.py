@@ -31,6 +31,8 @@ VECTOR_FAMILIES = {
 def stem(config):
     family = VECTOR_FAMILIES.get(config.arch)
     pass_ = "fwd" if config.op == Op.FORWARD else "bwd"
+    if config.arch == Arch.AMX and pass_ == "bwd":
+        return "flash_bwd_amx"
     return f"flash_{pass_}_{family}" if family else kernel_name(config)
 
 
