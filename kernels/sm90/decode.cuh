@@ -69,13 +69,16 @@ consume(const decode_params_t &params, const decode_block_t &block, const key_wa
     row_state<C> rows;
     start_rows<C>(rows);
     copy_scaled_queries<C>(params, block);
-    rows.sink = load_row_sink<C>(params, block);
+    if constexpr (!multiplies_e4m3<C>) /* which have no register for it meanwhile */
+        rows.sink = load_row_sink<C>(params, block);
     const tile_bias<C> bias = find_tile_bias<C>(params, block, unit);
     named_barrier_sync(CONSUMER_BARRIER + rows.number, SM90_WARPGROUP_THREADS);
     if constexpr (q_in_registers<C>)
         load_queries<C>(rows.q);
     const score_units<C> units = units_of_rows<C>(params, block, unit);
     compute_walk<C>(rows, params, block, walk, bias, units);
+    if constexpr (multiplies_e4m3<C>)
+        rows.sink = load_row_sink<C>(params, block);
     finish_scales<C>(rows, units);
     finish_rows<C>(params, block, rows, unit_of_maxima<C>(bias, unit));
 }

@@ -177,7 +177,8 @@ SM90_CONSTANT int32_t sm90_other_registers(const flash_config_t *c) {
 /* Counts the columns of O that P V of a block is computed of at a time, in accumulators of their
  * own, where products are of e4m3 (fp8/products.cuh). */
 SM90_CONSTANT int32_t sm90_part_columns(const flash_config_t *c) {
-    return sm90_d_head_v(c) <= 128 ? sm90_d_head_v(c) : 64;
+    const int32_t most = c->arch == FLASH_ARCH_SM90_DECODE ? 64 : 128;
+    return sm90_d_head_v(c) <= most ? sm90_d_head_v(c) : 64;
 }
 
 /* Counts those, with the columns of ones. */

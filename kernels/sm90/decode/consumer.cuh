@@ -11,6 +11,7 @@
 
 #include "sm90/decode/bias.cuh"
 #include "sm90/decode/sanitise_v.cuh"
+#include "sm90/fp8/reference.cuh"
 #include "sm90/mma/products.cuh"
 #include "sm90/ptx/order.cuh"
 #include "sm90/softmax/holes.cuh"
@@ -98,14 +99,6 @@ static __device__ __forceinline__ void finish_output(row_state<C> &rows) {
     step<v_stages<C>>(rows.v);
 }
 
-/* Rescales the weights of rows whose P is of e4m3. */
-template <flash_config_t C>
-static __device__ __forceinline__ void rescale_row_weights(row_state<C> &rows,
-                                                           const rescale_t &past) {
-    if constexpr (multiplies_e4m3<C>)
-        rescale_weights<C>(rows.second, past);
-}
-
 /* Finishes the products of scores, caps them, adds the bias and hides keys in holes. POLYNOMIAL: as
  * of cap_scores(). */
 template <flash_config_t C, bool POLYNOMIAL>
@@ -141,10 +134,14 @@ static __device__ __forceinline__ void compute_scores(row_state<C> &rows, const 
 template <flash_config_t C>
 static __device__ __forceinline__ void weigh(row_state<C> &rows, const tile_bias<C> &bias,
                                              int32_t first_key, const score_units<C> &unit) {
-    const rescale_t past = raise_tile_max<C>(rows.softmax, rows.s, bias, first_key, unit);
+    if constexpr (multiplies_e4m3<C>) {
+        rescale_t past;
+        if (follow_scores<C>(rows.softmax, past, rows.s, unit))
+            rescale_rows<C>(rows.o, rows.second, past);
+    } else {
+        rescale_output<C>(rows.o, raise_tile_max<C>(rows.softmax, rows.s, bias, first_key, unit));
+    }
     exponentiate<C>(rows.s, rows.softmax, softmax_unit<C>(bias, unit));
-    rescale_output<C>(rows.o, past);
-    rescale_row_weights<C>(rows, past);
     round_probabilities<C>(rows.p, rows.s);
 }
 
@@ -157,6 +154,55 @@ static __device__ __forceinline__ void compute_output(row_state<C> &rows) {
 }
 
 /* ---- Whole blocks ---- */
+
+/* These exponentials of a block, from accumulator first_beside<C, PART> of S on, go with a part of
+ * P V of the block before, where that has parts. */
+template <flash_config_t C, int PART>
+constexpr int first_beside = score_registers<C> / 4 * PART / second_level_parts<C> * 4;
+
+/* Computes the exponentials beside the parts of P V from PART on, the first of which is under way,
+ * and adds these to O. */
+template <flash_config_t C, int PART = 0>
+static __device__ __forceinline__ void exponentiate_beside_output(row_state<C> &rows,
+                                                                  const score_units<C> &unit) {
+    exponentiate_part<C, first_beside<C, PART>, first_beside<C, PART + 1>>(rows.s, rows.softmax,
+                                                                           unit);
+    complete_first(rows.softmax.sum[0], rows.softmax.sum[1], q_tile<C>(0));
+    wgmma_wait<0>();
+    add_part<C, PART>(rows.o, rows.second);
+    if constexpr (!is_last_part<C, PART>) {
+        issue_part<C, PART + 1>(rows.second, rows.p, rows.v.stage);
+        exponentiate_beside_output<C, PART + 1>(rows, unit);
+    }
+}
+
+/* Turns the scores of a block into P of e4m3, while P V of the block before is under way. */
+template <flash_config_t C>
+static __device__ __forceinline__ void weigh_beside_parts(row_state<C> &rows,
+                                                          const score_units<C> &unit) {
+    rescale_t past;
+    const bool rises = follow_scores<C>(rows.softmax, past, rows.s, unit);
+    exponentiate_beside_output<C>(rows, unit);
+    release(block_state<C>().v_empty[rows.v.stage]);
+    step<v_stages<C>>(rows.v);
+    if (rises)
+        rescale_rows<C>(rows.o, rows.second, past);
+    round_probabilities<C>(rows.p, rows.s);
+}
+
+/* Does that for P of 16 bits. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+weigh_beside_output(row_state<C> &rows, const tile_bias<C> &bias, int32_t first_key,
+                    const score_units<C> &unit) {
+    const rescale_t past = raise_tile_max<C>(rows.softmax, rows.s, bias, first_key, unit);
+    exponentiate<C>(rows.s, rows.softmax, softmax_unit<C>(bias, unit));
+    complete_first(rows.softmax.sum[0], rows.softmax.sum[1], q_tile<C>(0));
+    wgmma_wait<0>();
+    finish_output<C>(rows);
+    rescale_output_if_needed<C>(rows.o, past);
+    round_probabilities<C>(rows.p, rows.s);
+}
 
 /* Computes a block after the first, when P of the block before is still to be multiplied. */
 template <flash_config_t C>
@@ -171,14 +217,10 @@ static __device__ __forceinline__ void next_whole_block(row_state<C> &rows,
     pass_turn<C>(rows);
     wgmma_wait<1>();
     complete_scores<C, true>(rows, bias, first_key, unit);
-    const rescale_t past = raise_tile_max<C>(rows.softmax, rows.s, bias, first_key, unit);
-    exponentiate<C>(rows.s, rows.softmax, softmax_unit<C>(bias, unit));
-    complete_first(rows.softmax.sum[0], rows.softmax.sum[1], q_tile<C>(0));
-    wgmma_wait<0>();
-    finish_output<C>(rows);
-    rescale_output_if_needed<C>(rows.o, past);
-    rescale_row_weights<C>(rows, past);
-    round_probabilities<C>(rows.p, rows.s);
+    if constexpr (multiplies_e4m3<C>)
+        weigh_beside_parts<C>(rows, unit);
+    else
+        weigh_beside_output<C>(rows, bias, first_key, unit);
 }
 
 template <flash_config_t C>
