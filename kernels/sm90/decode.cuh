@@ -62,6 +62,10 @@ produce(const sm90_decode_params_t &params, const decode_block_t &block, const k
         transpose_walk<C>(walk, warp - FIRST_TRANSPOSE_WARP);
 }
 
+/* A single consumer of e4m3 has no register for the sink over the walk. */
+template <flash_config_t C>
+constexpr bool loads_sink_late = multiplies_e4m3<C> && consumers<C> == 1;
+
 template <flash_config_t C>
 static __device__ __forceinline__ void
 consume(const decode_params_t &params, const decode_block_t &block, const key_walk_t &walk) {
@@ -69,7 +73,7 @@ consume(const decode_params_t &params, const decode_block_t &block, const key_wa
     row_state<C> rows;
     start_rows<C>(rows);
     copy_scaled_queries<C>(params, block);
-    if constexpr (!multiplies_e4m3<C>) /* which have no register for it meanwhile */
+    if constexpr (!loads_sink_late<C>)
         rows.sink = load_row_sink<C>(params, block);
     const tile_bias<C> bias = find_tile_bias<C>(params, block, unit);
     named_barrier_sync(CONSUMER_BARRIER + rows.number, SM90_WARPGROUP_THREADS);
@@ -77,7 +81,7 @@ consume(const decode_params_t &params, const decode_block_t &block, const key_wa
         load_queries<C>(rows.q);
     const score_units<C> units = units_of_rows<C>(params, block, unit);
     compute_walk<C>(rows, params, block, walk, bias, units);
-    if constexpr (multiplies_e4m3<C>)
+    if constexpr (loads_sink_late<C>)
         rows.sink = load_row_sink<C>(params, block);
     finish_scales<C>(rows, units);
     finish_rows<C>(params, block, rows, unit_of_maxima<C>(bias, unit));
