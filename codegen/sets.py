@@ -353,13 +353,17 @@ SM90_DECODE_SHIP_E4M3_SHAPES = (
     (128, (128, 128), "stages_2+ping_pong"),
     (256, (64, 64), "stages_2"),
 )
-# These multiply e4m3 as such.
-SM90_DECODE_FP8_SHAPES = (
+# These multiply e4m3 as such, for Q of e4m3.
+SM90_DECODE_SHIP_FP8_SHAPES = (
     (64, (64, 128), "stages_4"),
     (64, (128, 128), "stages_4+ping_pong"),
     (128, (64, 128), "stages_4"),
     (128, (128, 128), "stages_4+ping_pong"),
+)
+SM90_DECODE_TUNE_FP8_SHAPES = (
+    (128, (64, 128), "stages_3"),
     (128, (128, 128), "stages_4"),
+    (128, (128, 128), "stages_3+ping_pong"),
 )
 # Tiles and stages of e4m3 that tuning compares with those at d_head 128.
 SM90_DECODE_TUNE_E4M3_SHAPES = (
@@ -458,7 +462,7 @@ def tune_sm80_mla() -> list[Config]:
 
 
 def tune_sm90_fp8() -> list[Config]:
-    """Returns the rows of SM90 and SM90_DECODE that multiply e4m3, which are not installed yet."""
+    """Returns rows of SM90 and SM90_DECODE that multiply e4m3, and are not installed."""
     candidates = [
         replace(_sm90_fp8(d_head, features), n_stages=n_stages, ping_pong=ping_pong)
         for d_head in SM90_FP8_D_HEADS
@@ -469,7 +473,7 @@ def tune_sm90_fp8() -> list[Config]:
         if features != BASIC_FEATURES or not ping_pong
     ]
     prefill = [config for config in candidates if legal(config)]
-    return prefill + _sm90_decode(Dtype.E4M3, SM90_DECODE_FP8_SHAPES, Dtype.E4M3)
+    return prefill + _sm90_decode(Dtype.E4M3, SM90_DECODE_TUNE_FP8_SHAPES, Dtype.E4M3)
 
 
 def _sm90_gradient(
@@ -782,15 +786,16 @@ def _sm90_decode(
 
 
 def ship_sm90_decode() -> list[Config]:
-    """Returns the rows of each type, head dimension and B_r; and of 16 bits those with ALiBi and
-    masks, of the larger B_r."""
+    """Returns the rows of each type, head dimension and B_r; of 16 bits those with ALiBi and masks,
+    of the larger B_r; and of e4m3 those that multiply it as such."""
     halves = [
         config
         for dtype in (Dtype.FP16, Dtype.BF16)
         for config in _sm90_decode(dtype, SM90_DECODE_SHIP_SHAPES)
     ]
     converting = _sm90_decode(Dtype.E4M3, SM90_DECODE_SHIP_E4M3_SHAPES)
-    return halves + _with_bias_of_most_rows(halves) + converting
+    multiplying = _sm90_decode(Dtype.E4M3, SM90_DECODE_SHIP_FP8_SHAPES, Dtype.E4M3)
+    return halves + _with_bias_of_most_rows(halves) + converting + multiplying
 
 
 def tune_sm90_decode() -> list[Config]:
