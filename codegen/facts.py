@@ -494,6 +494,7 @@ PAIR_ARCHS = (Arch.AVX512_BF16, Arch.NEON_BF16)
 TILE_ARCHS = (Arch.AMX,)
 CUDA_TYPES = (*HALF_TYPES, *_quantised(Dtype.E4M3, *HALVES))
 SM90_TYPES = (*CUDA_TYPES, *_all_of_8_bits(Dtype.E4M3, *BASIC_TYPES, operand=Dtype.E4M3))
+DECODE_TYPES = (*CUDA_TYPES, *_all_of_8_bits(Dtype.E4M3, *BASIC_TYPES))
 MLA_TYPES = (*CUDA_TYPES, *_quantised(Dtype.LATENT_E4M3, Dtype.BF16))
 
 
@@ -644,7 +645,7 @@ FAMILIES = {
             gradients=_SM80_GRADIENTS,
             more_features=int(Feature.DROPOUT),
         ),
-        _cuda(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES),
+        _cuda(Arch.SM80_DECODE, SM80_DECODE, DECODE_TYPES, _SM80_DECODE_RULES),
         _cuda(Arch.SM80_MLA, SM80_MLA, MLA_TYPES, _SM80_MLA_RULES),
         _cuda(Arch.SM80_WIDE, SM80_WIDE, CUDA_TYPES, _SM80_WIDE_RULES),
         _cuda(Arch.SM90, SM90, SM90_TYPES, _SM90_RULES, ONLY_90, gradients=_SM90_GRADIENTS),

@@ -59,8 +59,7 @@ make_operands(const sm80_decode_params_t &params, const decode_block_t &block, i
     operands.masks = make_row_masks<C>(params, block);
     operands.biases = biases;
     operands.holes = find_key_holes<C>(params, block);
-    operands.factors =
-        prepare_queries<C>(operands.q, params.attention, block.piece.batch_index, head_kv);
+    operands.factors = prepare_queries<C>(operands.q, params, block, head_kv);
     operands.unit = unit;
     return operands;
 }

@@ -33,6 +33,7 @@ from gpu_problems import (  # noqa: E402
     query,
     types_of,
 )
+from memory import E4M3  # noqa: E402
 from paging import PagedProblem  # noqa: E402
 from problems import AttentionProblem  # noqa: E402
 
@@ -114,6 +115,10 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
         scales = ((0.5, 2.0), (1.0, 0.25), (4.0, 1.0))
         few = (3, 3, 400, 8, 2) if is_decode else (3, 91, 150, 8, 2)
         yield AttentionProblem(*few, **row, k_descale=scales, v_descale=scales)
+        if is_decode:
+            row = {**row, "q_dtype": E4M3}
+            yield AttentionProblem(*few, **row, q_descale=scales, k_descale=scales)
+            yield AttentionProblem(*few, **row, q_token_scales=3)
     if config.persistent:
         yield from many_tiles(config, row)
 
