@@ -63,8 +63,7 @@ produce(const sm90_decode_params_t &params, const decode_block_t &block, const k
 }
 
 /* A single consumer of e4m3 has no register for the sink over the walk. */
-template <flash_config_t C>
-constexpr bool loads_sink_late = multiplies_e4m3<C> && consumers<C> == 1;
+template <flash_config_t C> constexpr bool loads_sink_late = multiplies_e4m3<C> &&consumers<C> == 1;
 
 template <flash_config_t C>
 static __device__ __forceinline__ void
