@@ -62,9 +62,6 @@ produce(const sm90_decode_params_t &params, const decode_block_t &block, const k
         transpose_walk<C>(walk, warp - FIRST_TRANSPOSE_WARP);
 }
 
-/* A single consumer of e4m3 has no register for the sink over the walk. */
-template <flash_config_t C> constexpr bool loads_sink_late = multiplies_e4m3<C> &&consumers<C> == 1;
-
 template <flash_config_t C>
 static __device__ __forceinline__ void
 consume(const decode_params_t &params, const decode_block_t &block, const key_walk_t &walk) {
@@ -72,7 +69,7 @@ consume(const decode_params_t &params, const decode_block_t &block, const key_wa
     row_state<C> rows;
     start_rows<C>(rows);
     copy_scaled_queries<C>(params, block);
-    if constexpr (!loads_sink_late<C>)
+    if constexpr (!parks_block<C>)
         rows.sink = load_row_sink<C>(params, block);
     const tile_bias<C> bias = find_tile_bias<C>(params, block, unit);
     named_barrier_sync(CONSUMER_BARRIER + rows.number, SM90_WARPGROUP_THREADS);
@@ -80,10 +77,11 @@ consume(const decode_params_t &params, const decode_block_t &block, const key_wa
         load_queries<C>(rows.q);
     const score_units<C> units = units_of_rows<C>(params, block, unit);
     compute_walk<C>(rows, params, block, walk, bias, units);
-    if constexpr (loads_sink_late<C>)
-        rows.sink = load_row_sink<C>(params, block);
+    const decode_block_t again = block_again<C>(block);
+    if constexpr (parks_block<C>)
+        rows.sink = load_row_sink<C>(params, again);
     finish_scales<C>(rows, units);
-    finish_rows<C>(params, block, rows, unit_of_maxima<C>(bias, unit));
+    finish_rows<C>(params, again, rows, unit_of_maxima<C>(bias, unit));
 }
 
 /* One consumer without a converter has enough registers as it is. */
@@ -106,6 +104,7 @@ static __device__ __forceinline__ void sm90_decode(const sm90_decode_params_t &p
         write_ones<C>();
     if (threadIdx.x == 0) {
         initialize_rings<C>();
+        park_block<C>(block);
         record_split(params.cut, block);
     }
     __syncthreads();

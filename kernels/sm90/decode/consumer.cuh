@@ -10,6 +10,7 @@
 #define FLASH_KERNELS_SM90_DECODE_CONSUMER_CUH
 
 #include "sm90/decode/bias.cuh"
+#include "sm90/decode/parked_block.cuh"
 #include "sm90/decode/sanitise_v.cuh"
 #include "sm90/fp8/reference.cuh"
 #include "sm90/mma/products.cuh"
@@ -280,7 +281,7 @@ static __device__ __forceinline__ void
 compute_walk(row_state<C> &rows, const decode_params_t &params, const decode_block_t &block,
              const key_walk_t &walk, const tile_bias<C> &bias, const score_units<C> &unit) {
     compute_whole_blocks<C>(rows, walk, bias, unit);
-    const row_keys_t keys = find_row_keys(params, block, walk, tile_row(0));
+    const row_keys_t keys = find_row_keys(params, block_again<C>(block), walk, tile_row(0));
 #pragma unroll 1
     for (int32_t n = whole_blocks(walk); n < walk.blocks; ++n)
         compute_cut_block<C>(rows, keys, bias, nth_key<C>(walk, n), unit);
