@@ -72,12 +72,13 @@ consume(const decode_params_t &params, const decode_block_t &block, const key_wa
     if constexpr (!parks_block<C>)
         rows.sink = load_row_sink<C>(params, block);
     const tile_bias<C> bias = find_tile_bias<C>(params, block, unit);
+    park<C>(rows.number, block, walk);
     named_barrier_sync(CONSUMER_BARRIER + rows.number, SM90_WARPGROUP_THREADS);
     if constexpr (q_in_registers<C>)
         load_queries<C>(rows.q);
     const score_units<C> units = units_of_rows<C>(params, block, unit);
     compute_walk<C>(rows, params, block, walk, bias, units);
-    const decode_block_t again = block_again<C>(block);
+    const decode_block_t again = unpark<C>(rows.number, block, walk).block;
     if constexpr (parks_block<C>)
         rows.sink = load_row_sink<C>(params, again);
     finish_scales<C>(rows, units);
@@ -104,7 +105,6 @@ static __device__ __forceinline__ void sm90_decode(const sm90_decode_params_t &p
         write_ones<C>();
     if (threadIdx.x == 0) {
         initialize_rings<C>();
-        park_block<C>(block);
         record_split(params.cut, block);
     }
     __syncthreads();

@@ -81,7 +81,8 @@ def test_only_two_families_have_such_rows():
 
 def test_selections_can_name_it():
     assert all(c.operand_dtype == 0 for c in select("ship operand_dtype=0 dtype=E4M3"))
+    assert {c.operand_dtype for c in select("ship operand_dtype=E4M3")} == {Dtype.E4M3}
     with pytest.raises(SelectionError, match="no configuration passes"):
-        select("ship operand_dtype=E4M3")
+        select("ship operand_dtype=E4M3 dtype=BF16")
     with pytest.raises(SelectionError, match="unknown value 'FP8'"):
         select("ship operand_dtype=FP8")

@@ -281,10 +281,11 @@ static __device__ __forceinline__ void
 compute_walk(row_state<C> &rows, const decode_params_t &params, const decode_block_t &block,
              const key_walk_t &walk, const tile_bias<C> &bias, const score_units<C> &unit) {
     compute_whole_blocks<C>(rows, walk, bias, unit);
-    const row_keys_t keys = find_row_keys(params, block_again<C>(block), walk, tile_row(0));
+    const parked_t of_cut = unpark<C>(rows.number, block, walk);
+    const row_keys_t keys = find_row_keys(params, of_cut.block, of_cut.walk, tile_row(0));
 #pragma unroll 1
-    for (int32_t n = whole_blocks(walk); n < walk.blocks; ++n)
-        compute_cut_block<C>(rows, keys, bias, nth_key<C>(walk, n), unit);
+    for (int32_t n = whole_blocks(of_cut.walk); n < of_cut.walk.blocks; ++n)
+        compute_cut_block<C>(rows, keys, bias, nth_key<C>(of_cut.walk, n), unit);
 }
 
 #endif

@@ -1,47 +1,58 @@
 /*
- * A consumer whose registers are scarce forgets its block over the main loop, and reads it again
- * from shared memory afterwards.
+ * A consumer whose registers are scarce forgets its block and its walk over the main loop, and
+ * reads them again from shared memory afterwards.
  */
 #ifndef FLASH_KERNELS_SM90_DECODE_PARKED_BLOCK_CUH
 #define FLASH_KERNELS_SM90_DECODE_PARKED_BLOCK_CUH
 
 #include "common/decode/block.cuh"
-#include "sm90/decode/derive.cuh"
+#include "sm90/decode/walk.cuh"
 
 #include <string.h>
 
 template <flash_config_t C> constexpr bool parks_block = multiplies_e4m3<C>;
 
-constexpr int block_words = sizeof(decode_block_t) / sizeof(uint32_t);
+typedef struct parked {
+    decode_block_t block;
+    key_walk_t walk;
+} parked_t;
 
-/* Returns where the block is parked: there are no assignments here. */
-template <flash_config_t C> static __device__ __forceinline__ uint32_t *parking() {
-    static_assert(sizeof(decode_block_t) <= sizeof(block_state_t::assignments), "there is room");
+/* Returns where a consumer has them: there are no assignments here. */
+template <flash_config_t C> static __device__ __forceinline__ void *parking(int consumer) {
+    static_assert(sizeof(parked_t[SM90_MAX_CONSUMERS - 1]) <= sizeof(block_state_t::assignments) &&
+                      consumers<C> < SM90_MAX_CONSUMERS,
+                  "there is room");
     static_assert(!hides_holes<C>, "which are kept there too");
-    return &block_state<C>().assignments[0][0];
+    return (parked_t *)block_state<C>().assignments + consumer;
 }
 
-/* Parks the block, in one thread, before all threads meet. */
+/* Parks the block and the walk of a consumer, before its threads meet. */
 template <flash_config_t C>
-static __device__ __forceinline__ void park_block(const decode_block_t &block) {
+static __device__ __forceinline__ void park(int consumer, const decode_block_t &block,
+                                            const key_walk_t &walk) {
     if constexpr (parks_block<C>)
-        memcpy(parking<C>(), &block, sizeof block);
+        if (threadIdx.x % SM90_WARPGROUP_THREADS == 0) {
+            const parked_t parked = {block, walk};
+            memcpy(parking<C>(consumer), &parked, sizeof parked);
+        }
 }
 
-/* Returns the block after the main loop. */
+/* Returns them after the main loop. */
 template <flash_config_t C>
-static __device__ __forceinline__ decode_block_t block_again(const decode_block_t &block) {
+static __device__ __forceinline__ parked_t unpark(int consumer, const decode_block_t &block,
+                                                  const key_walk_t &walk) {
     if constexpr (parks_block<C>) {
-        const volatile uint32_t *from = parking<C>();
-        uint32_t words[block_words];
+        constexpr int words = sizeof(parked_t) / sizeof(uint32_t);
+        const volatile uint32_t *from = (const uint32_t *)parking<C>(consumer);
+        uint32_t copy[words];
 #pragma unroll
-        for (int i = 0; i < block_words; ++i)
-            words[i] = from[i];
-        decode_block_t again;
-        memcpy(&again, words, sizeof again);
-        return again;
+        for (int i = 0; i < words; ++i)
+            copy[i] = from[i];
+        parked_t parked;
+        memcpy(&parked, copy, sizeof parked);
+        return parked;
     } else {
-        return block;
+        return {block, walk};
     }
 }
 
