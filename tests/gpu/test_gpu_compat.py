@@ -91,11 +91,42 @@ def test_q_of_e4m3(d_head: int, options: dict) -> None:
     ends = [torch.tensor([0, n, 2 * n], dtype=torch.int32, device="cuda") for n in (300, 400)]
     flat = [x.flatten(0, 1) for x in qkv]
     ragged = fa3.flash_attn_varlen_func(*flat, *ends, 300, 400, **on_device, **options)
-    assert _relative(ragged.view_as(o), expected) < 0.01
+    assert _relative(ragged.view_as(o), expected) < 0.04
     cache = fa3.flash_attn_with_kvcache(
         qkv[0], *qkv[1:], cache_seqlens=400, **on_device, **options
     )
-    assert _relative(cache, expected) < 0.01
+    assert _relative(cache, expected) < 0.04
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 50])
+@pytest.mark.parametrize("seqlen_q", [1, 5, 70, 300])
+@pytest.mark.parametrize("options", E4M3_OPTIONS, ids=str)
+def test_q_of_e4m3_over_pages(options: dict, seqlen_q: int, page_size: int) -> None:
+    """So vLLM calls FlashAttention-3 with caches of e4m3, padded and ragged."""
+    q, k, v = _of_e4m3(3, seqlen_q, 8, 128), _of_e4m3(3, 400, 2, 128), _of_e4m3(3, 400, 2, 128)
+    scales = [torch.rand(3, 2, generator=torch.Generator().manual_seed(i)) + 0.5 for i in range(3)]
+    named = dict(zip(("q_descale", "k_descale", "v_descale"), scales))
+    on_device = {name: x.cuda() for name, x in named.items()}
+    used = torch.tensor([400, 300, 333], dtype=torch.int32)
+    expected = fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=used, **named, **options).float()
+    n_pages = 3 * 400 // page_size
+    table = torch.randperm(n_pages, generator=torch.Generator().manual_seed(7))
+    pools = []
+    for x in (k, v):
+        pool = torch.empty(n_pages, page_size, 2, 128, dtype=torch.uint8)
+        pool[table] = x.view(torch.uint8).view(n_pages, page_size, 2, 128)
+        pools.append(pool.view(x.dtype).cuda())
+    where = {
+        "page_table": table.view(3, -1).to(torch.int32).cuda(), "cache_seqlens": used.cuda(),
+        **on_device, **options,
+    }  # fmt: skip
+    o = fa3.flash_attn_with_kvcache(q.cuda(), *pools, **where)
+    assert o.dtype == torch.bfloat16 and _relative(o, expected) < 0.04
+    ends = torch.arange(4, dtype=torch.int32, device="cuda") * seqlen_q
+    ragged = fa3.flash_attn_with_kvcache(
+        q.cuda().flatten(0, 1), *pools, cu_seqlens_q=ends, max_seqlen_q=seqlen_q, **where
+    )
+    assert _relative(ragged.view_as(o), expected) < 0.04
 
 
 @pytest.mark.parametrize("interleaved", [False, True])

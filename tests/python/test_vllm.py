@@ -172,6 +172,30 @@ def test_queries_of_e4m3_have_the_scale_of_the_layer(backend: ModuleType, by: st
         run_step(backend, quantised, plain, b.cache(), layer, output=torch.full_like(b.q, 7.0))
 
 
+def test_queries_of_e4m3_stay_where_a_kernel_multiplies_them(
+    backend: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This machine needs no GPU for the decision."""
+    from flashattn import Feature
+    from flashattn.compat import _scales
+
+    features = Feature.CAUSAL | Feature.WINDOW | Feature.VARLEN | Feature.PAGED
+    monkeypatch.setattr(_scales, "_products", lambda: ((64, features),))
+    b = BATCHES["mixed"]
+
+    def needs_16_bits(d_head: int, **options: Any) -> bool:
+        query = SimpleNamespace(shape=(7, 4, d_head), dtype=torch.float8_e4m3fn, is_cpu=False)
+        return make_impl(backend, b, kv_cache_dtype="fp8", **options)._needs_16_bits(query)
+
+    assert not needs_16_bits(64)
+    assert not needs_16_bits(32, sliding_window=5)
+    assert needs_16_bits(128)
+    assert needs_16_bits(64, logits_soft_cap=5.0)
+    assert needs_16_bits(64, alibi_slopes=[0.5] * b.n_heads)
+    monkeypatch.setattr(backend.envs, "VLLM_BATCH_INVARIANT", True, raising=False)
+    assert needs_16_bits(64)
+
+
 def test_a_layer_that_shares_a_cache_reads_what_the_other_wrote(backend: ModuleType) -> None:
     b = BATCHES["tokens"]
     cache = b.cache()

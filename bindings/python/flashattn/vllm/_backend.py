@@ -26,6 +26,7 @@ from vllm.v1.attention.backend import (
     MultipleOf,
 )
 
+from ..compat._scales import needs_16_bits
 from ..config import most_d_head_on_cuda
 from ..torch_ops import flash_attn_varlen_func, flash_kv_append
 from . import _interface
@@ -242,9 +243,10 @@ class FlashAttnImpl(AttentionImpl):
             raise NotImplementedError("attention from a decoder to an encoder is to be causal")
         n = attn_metadata.num_actual_tokens
         lengths = self._lengths(layer, attn_metadata)
-        query, scales = self._scaled_query(layer, query, output.dtype, lengths)
+        rows = self._rows(query, n, self.num_heads)
+        rows, scales = self._scaled_query(layer, rows, output.dtype, lengths)
         flash_attn_varlen_func(
-            self._rows(query, n, self.num_heads),
+            rows,
             *self._keys(layer, key, value, kv_cache, n),
             cu_seqlens_q=attn_metadata.query_start_loc,
             max_seqlen_q=attn_metadata.max_query_len,
@@ -327,15 +329,25 @@ class FlashAttnImpl(AttentionImpl):
         self, layer: Any, query: Tensor, dtype: torch.dtype, lengths: dict[str, Any]
     ) -> tuple[Tensor, dict[str, Any]]:
         """Returns the query as a kernel takes it, and scales that take the place of those in
-        lengths. CUDA kernels read pages beside a Q of 16 bits, which holds the codes of e4m3."""
+        lengths: of 16 bits, which hold the codes of e4m3, where no kernel multiplies these."""
         if query.dtype != torch.float8_e4m3fn:
             return query, {}
         if self.kv_cache_dtype not in E4M3_CACHES:
             raise NotImplementedError(f"query is {query.dtype} beside a cache that is not of e4m3")
         of_query = self._scale(layer, "q", lengths["seqused_k"].shape[0])
-        if query.is_cpu:
+        if not self._needs_16_bits(query):
             return query, {"q_descale": of_query}
         return query.to(dtype), {"k_descale": of_query * lengths["k_descale"]}
+
+    def _needs_16_bits(self, query: Tensor) -> bool:
+        """Says whether no kernel multiplies codes of this query, [tokens, num_heads, head_size]:
+        those that do add no ALiBi, and cut sequences of a batch by what else is in it."""
+        if not query.is_cpu and (self.alibi_slopes is not None or self.options["batch_invariant"]):
+            return True
+        features = {"page_table": True, "softcap": self.options["softcap"]}
+        if self.sliding_window is not None:
+            features["window_size"] = (self.sliding_window, 0)
+        return needs_16_bits(query, query, features)
 
     def _window(self, causal: bool) -> tuple[int, int]:
         """vLLM counts the query's own key, and an encoder's window goes to both sides."""
