@@ -11,11 +11,88 @@ static problem_t fp8_problem(int32_t d_head, int32_t o_dtype, int32_t features) 
     return problem;
 }
 
-static bool has_rows(void) {
+static bool has_rows_of(int32_t arch) {
     for (int32_t i = 0; i < kernel_table_count; i++)
-        if (kernel_table[i].config.operand_dtype == FLASH_DTYPE_E4M3)
+        if (kernel_table[i].config.operand_dtype == FLASH_DTYPE_E4M3 &&
+            kernel_table[i].config.arch == arch)
             return true;
     return false;
+}
+
+static bool has_rows(void) {
+    return has_rows_of(FLASH_ARCH_SM90);
+}
+
+static bool has_decode_rows(void) {
+    return has_rows_of(FLASH_ARCH_SM90_DECODE);
+}
+
+/* A chunk of queries of e4m3 over caches of it. */
+static problem_t fp8_chunk(int32_t batch, int32_t seqlen_q, int32_t seqlen_k, int32_t features) {
+    problem_t problem = chunk_problem(batch, seqlen_q, seqlen_k, features);
+    problem.dtype = problem.params.v_dtype = problem.params.q_dtype = FLASH_DTYPE_E4M3;
+    problem.params.o_dtype = FLASH_DTYPE_BF16;
+    return problem;
+}
+
+static void check_row(const problem_t *problem, int32_t arch, int32_t operand_dtype, int32_t B_r) {
+    const flash_config_t *config = &selected(problem, &hopper)->config;
+    assert_int_equal(config->arch, arch);
+    assert_int_equal(config->operand_dtype, operand_dtype);
+    assert_int_equal(config->B_r, B_r);
+}
+
+TEST(few_queries_of_e4m3_go_to_rows_that_multiply_them) {
+    if (!has_decode_rows())
+        return;
+    static const int32_t cases[][4] = {{1, 128, 8192, 128}, {4, 32, 16384, 128}, {8, 16, 4096, 64}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int32_t features = 0; features < 32; features++) {
+            const problem_t p = fp8_chunk(cases[i][0], cases[i][1], cases[i][2], features);
+            check_row(&p, FLASH_ARCH_SM90_DECODE, FLASH_DTYPE_E4M3, cases[i][3]);
+        }
+}
+
+TEST(a_query_of_e4m3_goes_where_others_go) {
+    static const device_t *const devices[] = {&ampere, &hopper, &blackwell};
+    for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++)
+        for (int32_t features = 0; features < 32; features++) {
+            const problem_t p = fp8_chunk(16, 1, 8192, features);
+            problem_t halves = p;
+            halves.params.q_dtype = FLASH_DTYPE_BF16;
+            assert_int_equal(selected(&p, devices[i])->config.arch, FLASH_ARCH_SM80_DECODE);
+            assert_ptr_equal(selected(&p, devices[i]), selected(&halves, devices[i]));
+        }
+}
+
+TEST(prompts_and_ragged_batches_of_e4m3_are_read_from_pages) {
+    static const int32_t on_device[9];
+    if (!has_decode_rows())
+        return;
+    const int32_t paged = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED;
+    problem_t p = fp8_chunk(1, 2048, 32768, paged);
+    check_row(&p, FLASH_ARCH_SM90_DECODE, FLASH_DTYPE_E4M3, 128);
+    p = fp8_chunk(8, 512, 4096, paged);
+    p.params.cu_seqlens_q = p.params.seqused_k = on_device;
+    check_row(&p, FLASH_ARCH_SM90_DECODE, FLASH_DTYPE_E4M3, 128);
+}
+
+TEST(what_rows_of_few_queries_of_e4m3_lack_is_named) {
+    static const int32_t on_device[9];
+    if (!has_decode_rows())
+        return;
+    flash_kernel_t const *kernel = NULL;
+    char reason[SELECT_REASON_SIZE] = "";
+    const int32_t paged = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED;
+    problem_t p = fp8_chunk(1, 512, 4096, paged | FLASH_FEATURE_BIAS);
+    assert_refused(select_kernel(&p, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED, "bias");
+    p = fp8_chunk(1, 512, 4096, paged);
+    assert_refused(select_kernel(&p, &ampere, &kernel, reason), FLASH_ERROR_UNSUPPORTED, "E4M3");
+    p.params.d_head = 192;
+    assert_refused(select_kernel(&p, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED, "192");
+    p = fp8_chunk(8, 512, 4096, paged);
+    p.params.cu_seqlens_q = on_device, p.batch_invariant = true;
+    assert_refused(select_kernel(&p, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED, "paged");
 }
 
 TEST(rows_that_multiply_e4m3_take_q_of_it) {
@@ -47,7 +124,7 @@ TEST(what_they_lack_is_named) {
         return;
     flash_kernel_t const *kernel = NULL;
     char reason[SELECT_REASON_SIZE] = "";
-    const problem_t ragged = fp8_problem(128, FLASH_DTYPE_BF16, FLASH_FEATURE_VARLEN);
+    const problem_t ragged = fp8_problem(256, FLASH_DTYPE_BF16, FLASH_FEATURE_VARLEN);
     const problem_t plain = fp8_problem(128, FLASH_DTYPE_BF16, 0);
     assert_refused(select_kernel(&ragged, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
                    "varlen");
@@ -55,13 +132,13 @@ TEST(what_they_lack_is_named) {
                    "E4M3");
 }
 
-TEST(without_them_queries_of_e4m3_are_refused_by_their_type) {
-    const problem_t problem = fp8_problem(128, FLASH_DTYPE_BF16, 0);
+TEST(without_them_queries_of_e4m3_are_refused) {
+    const problem_t problem = fp8_problem(256, FLASH_DTYPE_BF16, 0);
     flash_kernel_t const *kernel = NULL;
     char reason[SELECT_REASON_SIZE] = "";
     if (!has_rows())
         assert_refused(select_kernel(&problem, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
-                       "Q E4M3");
+                       "E4M3");
 }
 
 int main(void) {
