@@ -30,6 +30,8 @@ static void draw_types(draw_t *draw, problem_t *problem) {
     problem->dtype = p->v_dtype = DRAW_OF(draw, types);
     p->q_dtype = problem->dtype == FLASH_DTYPE_E4M3 ? FLASH_DTYPE_BF16 : problem->dtype;
     p->o_dtype = draw_below(draw, 4) ? p->q_dtype : FLASH_DTYPE_FP32;
+    if (problem->dtype == FLASH_DTYPE_E4M3 && draw_below(draw, 3) == 0)
+        p->q_dtype = FLASH_DTYPE_E4M3;
 }
 
 static void draw_head_dimensions(draw_t *draw, problem_t *problem) {

@@ -140,6 +140,8 @@ TEST(a_row_serves_its_own_problems_only) {
         problem.params.d_head = cuda ? kernel->config.d_head : 64;
         problem.params.d_head_v = cuda ? config_d_head_v(&kernel->config) : 64;
         problem.params.seqlen_q = 1; /* which decode kernels serve, too */
+        if (kernel->config.operand_dtype != 0)
+            problem.params.q_dtype = kernel->config.operand_dtype;
         set_pages(&problem);
         if (kernel->config.fixed_reference && kernel->config.features & FLASH_FEATURE_BIAS) {
             problem.params.seqlen_q = problem.params.seqlen_k = 4096; /* whole tiles */

@@ -110,7 +110,7 @@ static bool has_rows(void) {
     for (int32_t i = 0; i < flash_kernel_count(); i++) {
         flash_config_t config = FLASH_CONFIG_INIT;
         assert_success(flash_kernel_config(flash_kernel_at(i), &config));
-        if (config.operand_dtype == FLASH_DTYPE_E4M3)
+        if (config.operand_dtype == FLASH_DTYPE_E4M3 && config.arch == FLASH_ARCH_SM90)
             return true;
     }
     return false;
