@@ -135,8 +135,8 @@ def flash_attn_func(
     k_descale        scale of a k of float8_e4m3fn, whose elements are multiplied by it: a number,
                      or a float32 array [batch, n_heads_kv] of any strides; None: 1
     v_descale        the same for v
-    q_descale        CPU only: the same for a q of float8_e4m3fn, with one scale for all query heads
-                     of a K/V head; or a float32 array [batch, seqlen_q, n_heads, 1], ragged
+    q_descale        the same for a q of float8_e4m3fn, with one scale for all query heads of a K/V
+                     head; or a float32 array [batch, seqlen_q, n_heads, 1], ragged
                      [total_q, n_heads, 1]: a scale for each token and head
     dropout_p        at least 0, less than 1: weights are dropped with this probability, and those
                      that stay are multiplied by 1 / (1 - dropout_p); LSE is without. 0: none
