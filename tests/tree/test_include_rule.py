@@ -74,7 +74,7 @@ KERNEL_RULES = {
     "kernels/sm90/mma": sm90_folder("mma", "fp8", "softmax", "ptx"),
     "kernels/sm90/store": sm90_folder("store", "mma", "softmax", "ptx"),
     # SM90_DECODE may include what knows nothing of tiles and schedules from the other folders.
-    "kernels/sm90/decode": rf"{sm90_folder('decode', 'mma', 'softmax', 'ptx')}"
+    "kernels/sm90/decode": rf"{sm90_folder('decode', 'mma', 'fp8', 'softmax', 'ptx')}"
     r"|sm90/(decode_kernel\.h|load/(kv|pages|page_boxes|rows|convert_block|convert_q_chunk)\.cuh)",
     "kernels/sm90/halves": rf"{sm90_folder('halves', 'decode', 'mma', 'softmax', 'ptx')}"
     r"|sm90/(halves_kernel\.h|load/convert_block\.cuh)",
