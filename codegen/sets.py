@@ -473,7 +473,13 @@ def tune_sm90_fp8() -> list[Config]:
         if features != BASIC_FEATURES or not ping_pong
     ]
     prefill = [config for config in candidates if legal(config)]
-    return prefill + _sm90_decode(Dtype.E4M3, SM90_DECODE_TUNE_FP8_SHAPES, Dtype.E4M3)
+    without_softcap = [
+        replace(config, features=config.features & ~Feature.SOFTCAP)
+        for config in _sm90_decode(Dtype.E4M3, SM90_DECODE_SHIP_FP8_SHAPES, Dtype.E4M3)
+        if config.d_head == 128
+    ]
+    tiles = _sm90_decode(Dtype.E4M3, SM90_DECODE_TUNE_FP8_SHAPES, Dtype.E4M3)
+    return prefill + tiles + without_softcap
 
 
 def _sm90_gradient(

@@ -64,10 +64,12 @@ produce(const sm90_decode_params_t &params, const decode_block_t &block, const k
 
 template <flash_config_t C>
 static __device__ __forceinline__ void
-consume(const decode_params_t &params, const decode_block_t &block, const key_walk_t &walk) {
+consume(const sm90_decode_params_t &of_call, const decode_block_t &block, const key_walk_t &walk) {
+    const decode_params_t &params = of_call.cut;
     const score_unit_t unit = score_unit_of<has_softcap<C>>(params.attention);
     row_state<C> rows;
     start_rows<C>(rows);
+    rows.paging = &of_call.paging;
     copy_scaled_queries<C>(params, block);
     if constexpr (!parks_block<C>)
         rows.sink = load_row_sink<C>(params, block);
@@ -116,7 +118,7 @@ static __device__ __forceinline__ void sm90_decode(const sm90_decode_params_t &p
     } else if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
         if constexpr (moves_registers<C>)
             acquire_registers<consumer_registers<C>>();
-        consume<C>(params.cut, block, walk);
+        consume<C>(params, block, walk);
     } else {
         if constexpr (moves_registers<C>)
             release_registers<producer_registers<C>>();

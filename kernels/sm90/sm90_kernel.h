@@ -171,7 +171,11 @@ SM90_CONSTANT int32_t sm90_consumer_registers(const flash_config_t *c) {
  * decode kernels with bias the thread's two rows are of different heads. */
 SM90_CONSTANT int32_t sm90_other_registers(const flash_config_t *c) {
     const int32_t has_bias = (c->features & FLASH_FEATURE_BIAS) != 0;
-    return c->arch == FLASH_ARCH_SM90_DECODE && has_bias ? 64 : 40;
+    return c->arch == FLASH_ARCH_SM90_DECODE && has_bias ? 64 :
+#ifdef FP8D_QREG
+    flash_multiplies_e4m3(c) && c->arch == FLASH_ARCH_SM90_DECODE ? 36 :
+#endif
+    40;
 }
 
 /* Counts the columns of O that P V of a block is computed of at a time, in accumulators of their
@@ -226,9 +230,12 @@ SM90_CONSTANT int32_t sm90_k_bytes(const flash_config_t *c) {
     return sm90_tile_bytes(c, c->B_c, c->d_head);
 }
 
-/* V of e4m3 that is multiplied as such lies transposed: a row for each of its columns. */
+/* V of e4m3 that is multiplied as such lies transposed: a row for each of its columns. In
+ * SM90_DECODE a block of it lands in as much, rows of whole panels for its keys. */
 SM90_CONSTANT int32_t sm90_v_bytes(const flash_config_t *c) {
-    const int32_t rows = sm90_d_head_v(c) + SM90_ROWS_OF_ONES;
+    const int32_t rows_of_v = sm90_d_head_v(c) + SM90_ROWS_OF_ONES;
+    const int32_t lands = c->arch == FLASH_ARCH_SM90_DECODE && rows_of_v < SM90_PANEL_BYTES;
+    const int32_t rows = lands ? SM90_PANEL_BYTES : rows_of_v;
     const int32_t tiles = (rows * c->B_c + SM90_TILE_ALIGNMENT - 1) / SM90_TILE_ALIGNMENT;
     return flash_multiplies_e4m3(c) ? tiles * SM90_TILE_ALIGNMENT
                                     : sm90_tile_bytes(c, c->B_c, sm90_d_head_v(c));

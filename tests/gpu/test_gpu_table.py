@@ -292,8 +292,9 @@ def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
     keys = config.n_stages * config.B_c
     if config.operand_dtype == DType.E4M3:  # V is transposed, and O has two bytes
         columns = -(-config.d_head // 128) * 128
-        blocks_of_v = 2 if config.arch == Arch.SM90_DECODE else 1  # landed, and transposed
-        least = columns * (config.B_r + keys) + blocks_of_v * config.d_head * keys
+        # In SM90_DECODE V lies as it landed, and transposed.
+        of_v = 2 * columns if config.arch == Arch.SM90_DECODE else config.d_head
+        least = columns * (config.B_r + keys) + of_v * keys
         return least, least + 4096 + columns * config.B_r + 2 * config.d_head * config.B_r
     columns, columns_of_v = (
         -(-x // 64) * 64 for x in (config.d_head, config.d_head_v or config.d_head)

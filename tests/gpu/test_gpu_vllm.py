@@ -85,7 +85,7 @@ def test_a_cache_of_e4m3(backend: ModuleType, step: tuple) -> None:
 
 @every_step
 def test_queries_of_e4m3_and_scales_of_heads(backend: ModuleType, step: tuple) -> None:
-    """The result is that of the values, in the model's type."""
+    """The result is that of the values, by kernels that multiply e4m3 and by others."""
     cached, new, options = step
     b = Batch(cached, new, d_head=128, dtype=torch.bfloat16, **options)
     of_heads = torch.tensor([[0.5, 0.125], [0.25, 2.0], [0.25, 0.5]])
@@ -107,7 +107,8 @@ def test_queries_of_e4m3_and_scales_of_heads(backend: ModuleType, step: tuple) -
     impl = make_impl(backend, b, kv_cache_dtype="fp8_e4m3")
     found = run_step(backend, b, impl, b.cache(torch.uint8), layer, output)
     b.q = (codes.float() * of_rows[:, None]).view(output.shape)
-    np.testing.assert_allclose(found, b.expected(keys), atol=3e-2)
+    expected = b.expected(keys)
+    assert np.linalg.norm(found - expected) < 0.04 * np.linalg.norm(expected)  # P may be of e4m3
 
 
 @pytest.mark.parametrize("new", [(1, 1, 1, 1), (4, 4, 4, 4), (1, 60, 3, 1)])

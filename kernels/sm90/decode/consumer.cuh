@@ -31,6 +31,7 @@ template <flash_config_t C> struct row_state {
     ring_t v;
     float sink; /* of row lane / 2 of the warp's sixteen */
     int number; /* of this warpgroup among the consumers */
+    const sm90_paging_t *paging;
 };
 
 template <flash_config_t C> static __device__ __forceinline__ void start_rows(row_state<C> &rows) {
@@ -58,14 +59,27 @@ static __device__ __forceinline__ void pass_turn(const row_state<C> &rows) {
 
 /* ---- Products ---- */
 
+/* Keys that TMA brings need no fence (wait_keys()): rows of e4m3 ask how pages are read. */
 template <flash_config_t C>
 static __device__ __forceinline__ void await_k(const row_state<C> &rows) {
-    wait_keys<C>(block_state<C>().k_full[rows.k.stage], rows.k.parity);
+    const uint64_t &full = block_state<C>().k_full[rows.k.stage];
+    if constexpr (multiplies_e4m3<C> && has_pages<C>) {
+        wait_full(full, rows.k.parity);
+        if (rows.paging->box_keys == 0)
+            async_proxy_fence();
+    } else {
+        wait_keys<C>(full, rows.k.parity);
+    }
 }
 
+/* What transposes V has ordered its stores before what wgmma reads. */
 template <flash_config_t C>
 static __device__ __forceinline__ void await_v(const row_state<C> &rows) {
-    wait_keys<C>(block_state<C>().v_full[rows.v.stage], rows.v.parity);
+    const uint64_t &full = block_state<C>().v_full[rows.v.stage];
+    if constexpr (transposes<C>)
+        wait_full(full, rows.v.parity);
+    else
+        wait_keys<C>(full, rows.v.parity);
 }
 
 template <flash_config_t C>

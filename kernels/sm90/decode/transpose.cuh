@@ -42,7 +42,12 @@ template <flash_config_t C>
 static __device__ __forceinline__ void transpose_block(uint32_t from, uint32_t to, int warp) {
     static_assert(C.B_c == SM90_PANEL_BYTES && d_head_v<C> <= SM90_PANEL_BYTES, "one panel");
     const int lane = threadIdx.x % warp_threads;
-    const int in_chunk = lane % 8 * 2 + lane / 8 % 2; /* column */
+    /* Of a thread's two columns each half of the warp takes the other one first: the rows of a matrix
+     * to be stored are then in eight different places of their lines. */
+    const int first_odd = lane / 16, of_matrix = lane % 8;
+    const int in_chunk = of_matrix * 2 + (lane / 8 % 2 ^ of_matrix / 4); /* column */
+    const uint32_t even = 0x6420, odd = 0x7531;
+    const uint32_t first = first_odd ? odd : even, second = first_odd ? even : odd;
 #pragma unroll 1
     for (int keys = warp; keys < C.B_c / KEYS_TOGETHER; keys += TRANSPOSE_WARPS)
 #pragma unroll
@@ -50,8 +55,8 @@ static __device__ __forceinline__ void transpose_block(uint32_t from, uint32_t t
             uint32_t m[4];
             ldmatrix_x4_trans(m, row_chunk(from, keys * KEYS_TOGETHER + lane, i));
             stmatrix_x4(row_chunk(to, i * SM90_CHUNK_BYTES + in_chunk, keys * 2 + lane / 16),
-                        __byte_perm(m[0], m[1], 0x6420), __byte_perm(m[0], m[1], 0x7531),
-                        __byte_perm(m[2], m[3], 0x6420), __byte_perm(m[2], m[3], 0x7531));
+                        __byte_perm(m[0], m[1], first), __byte_perm(m[0], m[1], second),
+                        __byte_perm(m[2], m[3], first), __byte_perm(m[2], m[3], second));
         }
 }
 

@@ -22,17 +22,22 @@
 #include "sm90/ptx/wgmma_e4m3.cuh"
 #include "sm90/softmax/softmax.cuh"
 
-/* P V of a block is computed in parts of so many columns. A single part has those of ones too. */
+/* P V of a block is computed in parts of so many columns. The last one has those of ones too. */
 template <flash_config_t C> constexpr int part_columns = sm90_part_columns(&C);
 template <flash_config_t C> constexpr int second_level_parts = d_head_v<C> / part_columns<C>;
 template <flash_config_t C> constexpr bool has_one_part = second_level_parts<C> == 1;
 template <flash_config_t C, int PART>
 constexpr bool is_last_part = PART == second_level_parts<C> - 1;
 
+/* The columns of ones are a product of their own after the last of several parts, where a consumer
+ * alone has so many registers in use that ptxas finds no room for both in one. */
+template <flash_config_t C>
+constexpr bool has_ones_apart = !has_one_part<C> && consumers<C> == 1;
+
 /* A consumer has a part of the P V of a block beside O, and the weights of its rows. */
 template <flash_config_t C> struct second_level {
-    float t[part_columns<C> / 2 + (has_one_part<C> ? SM90_ROWS_OF_ONES / 2 : 0)];
-    float ones[SM90_ROWS_OF_ONES / 2]; /* of the last of several parts */
+    float t[(part_columns<C> + (has_ones_apart<C> ? 0 : SM90_ROWS_OF_ONES)) / 2];
+    float ones[SM90_ROWS_OF_ONES / 2]; /* if they are apart */
     float weight[2];
     int32_t blocks; /* that are in T; 0: what is there does not count */
 };
@@ -67,9 +72,12 @@ static __device__ __forceinline__ void issue_columns(float (&d)[N], const probab
 template <flash_config_t C, int PART>
 static __device__ __forceinline__ void issue_part(second_level<C> &level,
                                                   const probability_tile<C> &p, int stage) {
+    constexpr bool with_ones = is_last_part<C, PART> && !has_ones_apart<C>;
+    constexpr int columns = part_columns<C> + (with_ones ? SM90_ROWS_OF_ONES : 0);
     wgmma_fence();
-    issue_columns<C>(level.t, p, stage, PART * part_columns<C>, looks_ahead<C> && level.blocks > 0);
-    if constexpr (is_last_part<C, PART> && !has_one_part<C>)
+    issue_columns<C>(*(float(*)[columns / 2]) level.t, p, stage, PART * part_columns<C>,
+                     looks_ahead<C> && level.blocks > 0);
+    if constexpr (is_last_part<C, PART> && has_ones_apart<C>)
         issue_columns<C>(level.ones, p, stage, d_head_v<C>, false);
     wgmma_commit();
 }
@@ -82,13 +90,13 @@ static __device__ __forceinline__ void add_part(output_tile<C> &o, second_level<
 #pragma unroll
     for (int i = 0; i < registers; ++i)
         o.o[PART * registers + i] += level.t[i];
-    if constexpr (has_one_part<C>) {
-        level.weight[0] += level.t[registers];
-        level.weight[1] += level.t[registers + 2];
-    } else if constexpr (is_last_part<C, PART>) {
+    if constexpr (is_last_part<C, PART> && has_ones_apart<C>) {
         pin_accumulators(level.ones);
         level.weight[0] += level.ones[0];
         level.weight[1] += level.ones[2];
+    } else if constexpr (is_last_part<C, PART>) {
+        level.weight[0] += level.t[registers];
+        level.weight[1] += level.t[registers + 2];
     }
 }
 
