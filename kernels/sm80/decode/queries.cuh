@@ -33,14 +33,7 @@ static __device__ __forceinline__ bool has_e4m3_queries(const flash_params_t &p)
     return converts<C> && p.q_dtype == FLASH_DTYPE_E4M3;
 }
 
-/* Loads the lane's columns of a head tile, which lie side by side, as fp16. */
-static __device__ __forceinline__ void load_e4m3_columns(uint32_t (&pairs)[2], const char *pointer,
-                                                         bool exists) {
-    const e4m3_pairs_t columns = fp16_from_e4m3(load_pair_if(pointer, exists));
-    pairs[0] = columns.low;
-    pairs[1] = columns.high;
-}
-
+/* Loads Q. Of e4m3 a head tile's first pair has the lane's four columns, which lie side by side. */
 template <flash_config_t C>
 static __device__ __forceinline__ query_fragments<C>
 load_queries(const sm80_decode_params_t &params, const decode_block_t &block, int32_t head_kv) {
@@ -58,7 +51,7 @@ load_queries(const sm80_decode_params_t &params, const decode_block_t &block, in
         for (int i = 0; i < head_tiles<C>; ++i) {
             const int first = i * 16 + query_column<C>(0);
             if (is_e4m3) {
-                load_e4m3_columns(q.pair[n][i], data + first, exists && first < p.d_head);
+                q.pair[n][i][0] = load_pair_if(data + first, exists && first < p.d_head);
                 continue;
             }
 #pragma unroll
@@ -101,7 +94,24 @@ static __device__ __forceinline__ int convert_row(uint32_t (&row)[head_tiles<C>]
     return exponent;
 }
 
+/* ---- Q of e4m3 as fp16 ---- */
+
+template <flash_config_t C>
+static __device__ __forceinline__ void widen_row(uint32_t (&row)[head_tiles<C>][2]) {
+#pragma unroll
+    for (int i = 0; i < head_tiles<C>; ++i) {
+        const e4m3_pairs_t columns = fp16_from_e4m3(row[i][0]);
+        row[i][0] = columns.low;
+        row[i][1] = columns.high;
+    }
+}
+
 /* ---- Factors of scores ---- */
+
+/* Returns which of eight rows the lane's scores j are of. */
+static __device__ __forceinline__ int row_of_score(int j) {
+    return threadIdx.x % 4 * 2 + j;
+}
 
 /* Returns the scale of a row of Q of e4m3, and 1 for other types. */
 template <flash_config_t C>
@@ -127,15 +137,22 @@ prepare_queries(query_fragments<C> &q, const sm80_decode_params_t &params,
         return factors;
     const float k_scale = flash_scale_at(&p.k_scale, block.piece.batch_index, head_kv);
 #pragma unroll
+    for (int n = 0; n < row_groups<C>; ++n)
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+            factors.of[n][j] = load_q_scale<C>(params, block, head_kv, n * 8 + row_of_score(j));
+    if (has_e4m3_queries<C>(p)) {
+#pragma unroll
+        for (int n = 0; n < row_groups<C>; ++n)
+            widen_row<C>(q.pair[n]);
+    }
+#pragma unroll
     for (int n = 0; n < row_groups<C>; ++n) {
         const int exponent = p.q_dtype == FLASH_DTYPE_BF16 ? convert_row<C>(q.pair[n]) : 0;
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-            const int lane_of_row = (threadIdx.x % 4 * 2 + j) * 4;
-            const int of_row = __shfl_sync(0xffffffffu, exponent, lane_of_row);
-            const float q_scale =
-                load_q_scale<C>(params, block, head_kv, n * 8 + threadIdx.x % 4 * 2 + j);
-            factors.of[n][j] = power_of_two(-of_row) * k_scale * q_scale;
+            const int of_row = __shfl_sync(0xffffffffu, exponent, row_of_score(j) * 4);
+            factors.of[n][j] *= power_of_two(-of_row) * k_scale;
         }
     }
     return factors;
