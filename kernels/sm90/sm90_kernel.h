@@ -171,11 +171,7 @@ SM90_CONSTANT int32_t sm90_consumer_registers(const flash_config_t *c) {
  * decode kernels with bias the thread's two rows are of different heads. */
 SM90_CONSTANT int32_t sm90_other_registers(const flash_config_t *c) {
     const int32_t has_bias = (c->features & FLASH_FEATURE_BIAS) != 0;
-    return c->arch == FLASH_ARCH_SM90_DECODE && has_bias ? 64 :
-#ifdef FP8D_QREG
-    flash_multiplies_e4m3(c) && c->arch == FLASH_ARCH_SM90_DECODE ? 36 :
-#endif
-    40;
+    return c->arch == FLASH_ARCH_SM90_DECODE && has_bias ? 64 : 40;
 }
 
 /* Counts the columns of O that P V of a block is computed of at a time, in accumulators of their

@@ -289,11 +289,51 @@ compute_cut_block(row_state<C> &rows, const row_keys_t &keys, const tile_bias<C>
     compute_output<C>(rows);
 }
 
+/* Computes all blocks of a walk of e4m3. The first whole block and those that are cut share code, of
+ * which each instruction comes from memory when it runs first. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+compute_walk_of_e4m3(row_state<C> &rows, const decode_params_t &params, const decode_block_t &block,
+                     const key_walk_t &walk, const tile_bias<C> &bias, const score_units<C> &unit) {
+    const int32_t whole = whole_blocks(walk), blocks = walk.blocks;
+    if (rows.number == 1 && whole > 0)
+        pass_turn<C>(rows); /* the first one is consumer 0's */
+#pragma unroll 1
+    for (int32_t n = 0; n < blocks;) {
+        const bool cut = n >= whole;
+        row_keys_t keys;
+        int32_t first_key;
+        compute_scores<C>(rows, bias, 0, unit);
+        if (cut) {
+            const parked_t of_cut = unpark<C>(rows.number, block, walk);
+            keys = find_row_keys(params, of_cut.block, of_cut.walk, tile_row(0));
+            first_key = nth_key<C>(of_cut.walk, n++);
+            hide_keys<C>(rows.s, keys, first_key);
+        }
+        weigh<C>(rows, bias, 0, unit);
+        if (!cut)
+#pragma unroll 1
+            for (n = 1; n < whole; ++n)
+                next_whole_block<C>(rows, bias, 0, unit);
+        await_v<C>(rows);
+        if (cut) {
+            meet_converter<C>();
+            sanitise_v<C>(rows.o.o, 0, v_tile<C>(rows.v.stage), keys, first_key);
+            meet_converter<C>();
+        }
+        compute_output<C>(rows);
+    }
+}
+
 /* Computes all blocks of the walk. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 compute_walk(row_state<C> &rows, const decode_params_t &params, const decode_block_t &block,
              const key_walk_t &walk, const tile_bias<C> &bias, const score_units<C> &unit) {
+    if constexpr (multiplies_e4m3<C>) {
+        compute_walk_of_e4m3<C>(rows, params, block, walk, bias, unit);
+        return;
+    }
     compute_whole_blocks<C>(rows, walk, bias, unit);
     const parked_t of_cut = unpark<C>(rows.number, block, walk);
     const row_keys_t keys = find_row_keys(params, of_cut.block, of_cut.walk, tile_row(0));
