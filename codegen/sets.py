@@ -362,7 +362,6 @@ SM90_DECODE_SHIP_FP8_SHAPES = (
 )
 SM90_DECODE_TUNE_FP8_SHAPES = (
     (128, (64, 128), "stages_3"),
-    (128, (128, 128), "stages_4"),
     (128, (128, 128), "stages_3+ping_pong"),
 )
 # Tiles and stages of e4m3 that tuning compares with those at d_head 128.

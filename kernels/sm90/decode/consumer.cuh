@@ -289,8 +289,8 @@ compute_cut_block(row_state<C> &rows, const row_keys_t &keys, const tile_bias<C>
     compute_output<C>(rows);
 }
 
-/* Computes all blocks of a walk of e4m3. The first whole block and those that are cut share code, of
- * which each instruction comes from memory when it runs first. */
+/* Computes all blocks of a walk of e4m3. The first whole block and those that are cut share code,
+ * of which each instruction comes from memory when it runs first. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 compute_walk_of_e4m3(row_state<C> &rows, const decode_params_t &params, const decode_block_t &block,

@@ -31,8 +31,7 @@ constexpr bool is_last_part = PART == second_level_parts<C> - 1;
 
 /* The columns of ones are a product of their own after the last of several parts, where a consumer
  * alone has so many registers in use that ptxas finds no room for both in one. */
-template <flash_config_t C>
-constexpr bool has_ones_apart = !has_one_part<C> && consumers<C> == 1;
+template <flash_config_t C> constexpr bool has_ones_apart = !has_one_part<C> && consumers<C> == 1;
 
 /* A consumer has a part of the P V of a block beside O, and the weights of its rows. */
 template <flash_config_t C> struct second_level {
