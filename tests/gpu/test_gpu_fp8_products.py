@@ -120,6 +120,7 @@ def assert_keeps(
     p: AttentionProblem,
     config: flashattn.Config,
     inputs: list[np.ndarray] | None = None,
+    lse_of_score: float = LSE_OF_SCORE,
 ) -> None:
     of_any_type = replace(p, o_dtype="float32")
     expected = _expected_of(inputs, p) if inputs else _expected(of_any_type)
@@ -134,7 +135,7 @@ def assert_keeps(
     assert most <= 2 * most_of_rounded + 1e-5, (most, most_of_rounded)
     seen = np.isfinite(exact_lse)
     assert (lse[~seen] == exact_lse[~seen]).all() or np.isnan(exact_lse[~seen]).any()
-    bound = LSE_ERROR + LSE_OF_SCORE * np.abs(exact_lse[seen]).max(initial=0)
+    bound = LSE_ERROR + lse_of_score * np.abs(exact_lse[seen]).max(initial=0)
     assert np.abs(lse[seen] - exact_lse[seen]).max(initial=0) <= bound
 
 
