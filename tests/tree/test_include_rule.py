@@ -59,8 +59,9 @@ KERNEL_RULES = {
     "kernels/common": DEVICE_COMMON,
     "kernels/cpu": rf"{COMMON}|{GENERATED}|cpu/(\w+/)?\w+\.h",
     "kernels/sm80/ptx": rf"{DEVICE_COMMON}|sm80/ptx/\w+\.cuh",
-    "kernels/sm80/forward": rf"{DEVICE_COMMON}|sm80/sm80_kernel\.h|sm80/(forward|ptx)/\w+\.cuh",
-    "kernels/sm80/backward": rf"{DEVICE_COMMON}|sm80/backward_kernel\.h"
+    "kernels/sm80/forward": rf"{DEVICE_COMMON}|sm80/(sm80_kernel|tile_order)\.h"
+    r"|sm80/(forward|ptx)/\w+\.cuh",
+    "kernels/sm80/backward": rf"{DEVICE_COMMON}|sm80/(backward_kernel|tile_order)\.h"
     r"|sm80/(backward|ptx)/\w+\.cuh",
     "kernels/sm80/decode": rf"{DEVICE_COMMON}|sm80/decode_\w+\.h|sm80/(decode|ptx)/\w+\.cuh",
     "kernels/sm80/mla": rf"{DEVICE_COMMON}|sm80/mla_kernel\.h|sm80/(mla|ptx)/\w+\.cuh",

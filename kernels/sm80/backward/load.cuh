@@ -49,20 +49,35 @@ static __device__ __forceinline__ void copy_rows(uint32_t shared, const row_sour
     }
 }
 
-/* Copies rows `token` ... of Q and dO, or of K and V, into neighbouring blocks. */
+template <flash_config_t C, int ROWS>
+static __device__ __forceinline__ void
+copy_q(uint32_t shared, const flash_backward_params_t &params, const gradient_tile_t &tile,
+       int32_t head, int32_t query) {
+    const flash_params_t &p = params.forward;
+    copy_rows<C, ROWS>(shared,
+                       make_source(p.q, p.q_stride, p.d_head, tile.batch_index, head,
+                                   tile.sequence.q_begin + query),
+                       tile.sequence.len_q - query);
+}
+
+template <flash_config_t C, int ROWS>
+static __device__ __forceinline__ void
+copy_d_o(uint32_t shared, const flash_backward_params_t &params, const gradient_tile_t &tile,
+         int32_t head, int32_t query) {
+    const flash_gradients_t &g = params.gradients;
+    copy_rows<C, ROWS>(shared,
+                       make_source(g.d_o, g.d_o_stride, params.forward.d_head_v, tile.batch_index,
+                                   head, tile.sequence.q_begin + query),
+                       tile.sequence.len_q - query);
+}
+
+/* Copies rows of Q and dO, or of K and V, into neighbouring blocks. */
 template <flash_config_t C, int ROWS>
 static __device__ __forceinline__ void
 copy_queries(uint32_t shared, const flash_backward_params_t &params, const gradient_tile_t &tile,
              int32_t head, int32_t query) {
-    const flash_params_t &p = params.forward;
-    const flash_gradients_t &g = params.gradients;
-    const int64_t token = tile.sequence.q_begin + query;
-    const int32_t rows = tile.sequence.len_q - query;
-    copy_rows<C, ROWS>(shared,
-                       make_source(p.q, p.q_stride, p.d_head, tile.batch_index, head, token), rows);
-    copy_rows<C, ROWS>(shared + ROWS * row_bytes<C>,
-                       make_source(g.d_o, g.d_o_stride, p.d_head_v, tile.batch_index, head, token),
-                       rows);
+    copy_q<C, ROWS>(shared, params, tile, head, query);
+    copy_d_o<C, ROWS>(shared + ROWS * row_bytes<C>, params, tile, head, query);
 }
 
 template <flash_config_t C, int ROWS>
@@ -105,19 +120,36 @@ copy_tile(uint32_t shared, const flash_backward_params_t &params, const gradient
         copy_queries<C, tile_rows<C>>(shared, params, tile, tile.head, tile.row_begin);
 }
 
+/* Starts to copy Q of a block of queries, with sums of its rows. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+copy_q_block(uint32_t shared, int stage, const flash_backward_params_t &params,
+             const gradient_tile_t &tile, int32_t member, int32_t block) {
+    const int32_t head = tile.head * params.forward.group + member, query = block * step_rows<C>;
+    copy_q<C, step_rows<C>>(stage_address<C>(shared, stage), params, tile, head, query);
+    copy_sums<C>(sums_address<C>(shared, stage), params, tile, head, query);
+}
+
+/* Starts to copy dO of a block of queries. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+copy_d_o_block(uint32_t shared, int stage, const flash_backward_params_t &params,
+               const gradient_tile_t &tile, int32_t member, int32_t block) {
+    copy_d_o<C, step_rows<C>>(stage_address<C>(shared, stage) + step_bytes<C>, params, tile,
+                              tile.head * params.forward.group + member, block * step_rows<C>);
+}
+
 /* Starts to copy a block of columns. member: of the group's query heads, if rows are keys. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 copy_block(uint32_t shared, int stage, const flash_backward_params_t &params,
            const gradient_tile_t &tile, int32_t member, int32_t block) {
-    const flash_params_t &p = params.forward;
-    const uint32_t to = stage_address<C>(shared, stage);
     if constexpr (rows_are_keys<C>) {
-        const int32_t head = tile.head * p.group + member;
-        copy_queries<C, step_rows<C>>(to, params, tile, head, block * step_rows<C>);
-        copy_sums<C>(sums_address<C>(shared, stage), params, tile, head, block * step_rows<C>);
+        copy_q_block<C>(shared, stage, params, tile, member, block);
+        copy_d_o_block<C>(shared, stage, params, tile, member, block);
     } else {
-        copy_keys<C, step_rows<C>>(to, params, tile, tile.head / p.group, block * step_rows<C>);
+        copy_keys<C, step_rows<C>>(stage_address<C>(shared, stage), params, tile,
+                                   tile.head / params.forward.group, block * step_rows<C>);
     }
 }
 

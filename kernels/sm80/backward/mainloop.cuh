@@ -89,11 +89,23 @@ template <flash_config_t C> struct operands {
     uint32_t shared;
     score_unit_t unit;
     row_sums<C> sums; /* if rows are queries */
-    int stage;        /* of the block that is computed */
-    int slot;         /* of its flags (sanitise.cuh), and of its place in kept dS */
+    flash_dropout_head_t dropout;
+    int stage; /* of the block that is computed */
+    int slot;  /* of its flags (sanitise.cuh), and of its place in kept dS */
 };
 
-/* Computes P and dS of a part of a block: of S and dP then. */
+/* Kernels of dK and dV with one stage refill it half by half, beside the products with the other,
+ * if no other block of the multiprocessor computes meanwhile:
+ *
+ *     dV += P^T dO | copy the next dO | dK += dS^T Q | copy the next Q | dP^T = V dO^T | S^T = K
+ * Q^T
+ */
+template <flash_config_t C>
+constexpr bool has_halves = rows_are_keys<C> &&sharing_warps<C> != 1 && C.n_stages == 1 &&
+                            sm80_backward_blocks_per_sm(&C) == 1;
+
+/* Computes P and dS of a part of a block: of S and dP then. A masked block has arrived; of another
+ * one of two halves dO has. */
 template <flash_config_t C, bool MASKED>
 static __device__ __forceinline__ void
 compute_part(score_part<C> &s, score_part<C> &d_p, const flash_params_t &p,
@@ -103,14 +115,18 @@ compute_part(score_part<C> &s, score_part<C> &d_p, const flash_params_t &p,
     const uint32_t columns =
         stage_address<C>(x.shared, x.stage) + first * row_bytes<C> + lane_across_first<C>();
     const uint32_t sums = sums_address<C>(x.shared, x.stage) + first * (int)sizeof(float);
-    multiply_rows<C>(s, rows, columns);
     multiply_rows<C>(d_p, rows + tile_bytes<C>, columns + step_bytes<C>);
+    if constexpr (has_halves<C> && !MASKED) {
+        async_copy_wait_all();
+        __syncthreads();
+    }
+    multiply_rows<C>(s, rows, columns);
     if constexpr (MASKED && has_mask<C>) {
         spoil_flagged<C>(s, x.slot, 0, first);
         if constexpr (rows_are_keys<C>)
             spoil_flagged<C>(d_p, x.slot, 1, first);
     }
-    finish_scores<C, MASKED>(s, d_p, p, tile, x.unit, x.sums, sums, block.member,
+    finish_scores<C, MASKED>(s, d_p, p, tile, x.unit, x.sums, sums, x.dropout, block.member,
                              block.number * step_rows<C> + first);
 }
 
@@ -135,16 +151,52 @@ static __device__ __forceinline__ void add_d_s(warp_gradients<C> &gradients, con
     add_product<C>(gradients.first, d_s, place_in_part<C>(x, part));
 }
 
+/* ---- Copies of the next block ---- */
+
+template <flash_config_t C>
+static __device__ __forceinline__ int32_t count_members(const flash_backward_params_t &params) {
+    return rows_are_keys<C> ? params.forward.group : 1;
+}
+
+/* Starts to copy the next block, if there is one, into its stage; of two halves Q. */
+template <flash_config_t C>
+static __device__ __forceinline__ void copy_next_block(const flash_backward_params_t &params,
+                                                       const gradient_tile_t &tile,
+                                                       const operands<C> &x, column_block_t next) {
+    const int stage = (x.stage + 1) % C.n_stages;
+    if (next.member < count_members<C>(params)) {
+        if constexpr (has_halves<C>)
+            copy_q_block<C>(x.shared, stage, params, tile, next.member, next.number);
+        else
+            copy_block<C>(x.shared, stage, params, tile, next.member, next.number);
+        prepare_kept_block<C>(params, tile, (x.slot + 1) % FLAG_SLOTS, next.member, next.number);
+    }
+    async_copy_commit();
+}
+
+/* Starts to copy the next dO, if there is one, when all warps are done with this one. */
+template <flash_config_t C>
+static __device__ __forceinline__ void copy_next_d_o(const flash_backward_params_t &params,
+                                                     const gradient_tile_t &tile,
+                                                     const operands<C> &x, column_block_t next) {
+    __syncthreads();
+    if (next.member < count_members<C>(params))
+        copy_d_o_block<C>(x.shared, 0, params, tile, next.member, next.number);
+    async_copy_commit();
+}
+
+/* ---- The products of a block ---- */
+
 /* Computes a block whose parts the sharing warps hand each other. */
 template <flash_config_t C, bool MASKED>
 static __device__ __forceinline__ void
-process_shared_block(const flash_params_t &params, const gradient_tile_t &tile,
+process_shared_block(const flash_backward_params_t &params, const gradient_tile_t &tile,
                      const operands<C> &x, warp_gradients<C> &gradients, column_block_t block) {
     const uint32_t handed = handed_address<C>(x.shared);
     const int first_warp = warp_number() / sharing_warps<C> * sharing_warps<C>;
     {
         score_part<C> s, d_p;
-        compute_part<C, MASKED>(s, d_p, params, tile, x, block, share_of_warp<C>());
+        compute_part<C, MASKED>(s, d_p, params.forward, tile, x, block, share_of_warp<C>());
         const operand_part<C> d_s = round_part<C>(d_p);
         hand_over<C>(handed, 0, d_s);
         keep_part<C>(x.slot, share_of_warp<C>(), d_s);
@@ -152,25 +204,28 @@ process_shared_block(const flash_params_t &params, const gradient_tile_t &tile,
             hand_over<C>(handed, 1, round_part<C>(s));
     }
     await_sharing_warps<C>();
+    if constexpr (rows_are_keys<C>)
 #pragma unroll
-    for (int part = 0; part < sharing_warps<C>; ++part) {
-        if constexpr (rows_are_keys<C>)
+        for (int part = 0; part < sharing_warps<C>; ++part)
             add_p<C>(gradients, x, part, take_over<C>(handed, first_warp + part, 1));
+    if constexpr (has_halves<C>)
+        copy_next_d_o<C>(params, tile, x, next_block(tile, block));
+#pragma unroll
+    for (int part = 0; part < sharing_warps<C>; ++part)
         add_d_s<C>(gradients, x, part, take_over<C>(handed, first_warp + part, 0));
-    }
 }
 
 template <flash_config_t C, bool MASKED>
 static __device__ __forceinline__ void
-process_block(const flash_params_t &params, const gradient_tile_t &tile, const operands<C> &x,
-              warp_gradients<C> &gradients, column_block_t block) {
+process_block(const flash_backward_params_t &params, const gradient_tile_t &tile,
+              const operands<C> &x, warp_gradients<C> &gradients, column_block_t block) {
     if constexpr (sharing_warps<C> != 1) {
         process_shared_block<C, MASKED>(params, tile, x, gradients, block);
     } else {
 #pragma unroll 1
         for (int part = 0; part < parts<C>; ++part) {
             score_part<C> s, d_p;
-            compute_part<C, MASKED>(s, d_p, params, tile, x, block, part);
+            compute_part<C, MASKED>(s, d_p, params.forward, tile, x, block, part);
             const operand_part<C> p_of_part = round_part<C>(s), d_s = round_part<C>(d_p);
             keep_part<C>(x.slot, part, d_s);
             if constexpr (rows_are_keys<C>)
@@ -187,37 +242,31 @@ static __device__ __forceinline__ void
 process_any_block(const flash_backward_params_t &params, const gradient_tile_t &tile,
                   const operands<C> &x, warp_gradients<C> &gradients, column_block_t block) {
     if (!is_cut<C>(tile, block.number)) {
-        process_block<C, false>(params.forward, tile, x, gradients, block);
+        process_block<C, false>(params, tile, x, gradients, block);
         return;
     }
-    process_block<C, true>(params.forward, tile, x, gradients, block);
+    process_block<C, true>(params, tile, x, gradients, block);
     if constexpr (has_mask<C> && rows_are_keys<C>)
         add_non_finite_rows<C>(gradients.second[0], params, tile, x.slot, block.member,
                                block.number);
 }
 
-/* Waits until the block has arrived, and until all warps are done with the one before it. */
+/* Waits until the block has arrived, or of two halves dO, and until all warps are done with the
+ * block before it. */
 template <flash_config_t C>
 static __device__ __forceinline__ void await_block(const gradient_tile_t &tile,
                                                    const operands<C> &x, column_block_t block) {
-    async_copy_wait_all();
+    const bool is_masked = is_cut<C>(tile, block.number);
+    if (has_halves<C> && !is_masked)
+        async_copy_wait_all_but_last();
+    else
+        async_copy_wait_all();
     if constexpr (has_mask<C>) {
-        if (is_cut<C>(tile, block.number))
+        if (is_masked)
             sanitise_block<C>(stage_address<C>(x.shared, x.stage), x.slot);
         clear_flags((x.slot + 1) % FLAG_SLOTS);
     }
     __syncthreads();
-}
-
-/* Starts to copy the next block, if there is one, into its stage. */
-template <flash_config_t C>
-static __device__ __forceinline__ void
-copy_next_block(const flash_backward_params_t &params, const gradient_tile_t &tile,
-                const operands<C> &x, column_block_t next, int32_t members) {
-    if (next.member >= members)
-        return;
-    copy_block<C>(x.shared, (x.stage + 1) % C.n_stages, params, tile, next.member, next.number);
-    prepare_kept_block<C>(params, tile, (x.slot + 1) % FLAG_SLOTS, next.member, next.number);
 }
 
 /* Starts to copy the tile and the first block. */
@@ -226,10 +275,18 @@ static __device__ __forceinline__ operands<C>
 begin_blocks(const flash_backward_params_t &params, const gradient_tile_t &tile, uint32_t shared) {
     operands<C> x = {shared, score_unit_of<has_softcap<C>>(params.forward)};
     copy_tile<C>(shared, params, tile);
-    copy_block<C>(shared, 0, params, tile, 0, tile.block_begin);
+    if constexpr (has_halves<C>) {
+        copy_d_o_block<C>(shared, 0, params, tile, 0, tile.block_begin);
+        async_copy_commit();
+        copy_q_block<C>(shared, 0, params, tile, 0, tile.block_begin);
+    } else {
+        copy_block<C>(shared, 0, params, tile, 0, tile.block_begin);
+    }
+    async_copy_commit();
     prepare_kept_block<C>(params, tile, 0, 0, tile.block_begin);
     if constexpr (!rows_are_keys<C>)
         x.sums = load_row_sums<C>(params, tile);
+    x.dropout = dropout_of_tile<C>(params.forward, tile);
     return x;
 }
 
@@ -254,21 +311,23 @@ template <flash_config_t C>
 static __device__ __forceinline__ void process_blocks(const flash_backward_params_t &params,
                                                       const gradient_tile_t &found, uint32_t shared,
                                                       warp_gradients<C> &gradients) {
-    const int32_t members = rows_are_keys<C> ? params.forward.group : 1;
     column_block_t block = {0, found.block_begin};
     if (found.block_begin >= found.block_end)
         return;
     const gradient_tile_t &tile = keep_tile<C>(found);
     operands<C> x = begin_blocks<C>(params, tile, shared);
-    while (block.member < members) {
+    while (block.member < count_members<C>(params)) {
+        column_block_t next = next_block(tile, block);
         await_block<C>(tile, x, block);
         if constexpr (C.n_stages != 1)
-            copy_next_block<C>(params, tile, x, next_block(tile, block), members);
+            copy_next_block<C>(params, tile, x, next);
         process_any_block<C>(params, tile, x, gradients, block);
-        block = next_block(tile, block); /* again: it would take registers meanwhile */
+        if constexpr (rows_are_keys<C>)
+            next = next_block(tile, block); /* again: it would take registers meanwhile */
+        block = next;
         if constexpr (C.n_stages == 1) {
             __syncthreads();
-            copy_next_block<C>(params, tile, x, block, members);
+            copy_next_block<C>(params, tile, x, block);
         }
         x.stage = (x.stage + 1) % C.n_stages;
         x.slot = (x.slot + 1) % FLAG_SLOTS;

@@ -3,9 +3,8 @@
  * them sees, or B_c keys of a K/V head, against the blocks of queries that see any of them, of each
  * query head of the group in turn.
  *
- * Blocks are numbered tile first, then head, then batch entry, so that blocks that run at the same
- * time read the same rows. Under a mask tiles of queries run from the last, which sees most keys,
- * and tiles of keys from the first.
+ * Heads are numbered head first, then batch entry. Under a mask tiles of queries run from the last,
+ * which sees most keys, and tiles of keys from the first, in the order of tile_order.h.
  */
 #ifndef FLASH_KERNELS_SM80_BACKWARD_TILE_CUH
 #define FLASH_KERNELS_SM80_BACKWARD_TILE_CUH
@@ -14,6 +13,7 @@
 #include "common/sequence.h"
 #include "sm80/backward/derive.cuh"
 #include "sm80/ptx/special_registers.cuh"
+#include "sm80/tile_order.h"
 
 typedef struct gradient_tile {
     flash_sequence_t sequence;
@@ -89,18 +89,18 @@ template <flash_config_t C>
 static __device__ __forceinline__ gradient_tile_t find_tile(const flash_backward_params_t &params) {
     const flash_params_t &p = params.forward;
     const flash_section_t &section = params.gradients.section;
-    const uint32_t number = block_number();
     const uint32_t tiles = (uint32_t)sm80_backward_tiles(&C, &p);
     const uint32_t n_heads = heads_of_section<C>(params);
-    const uint32_t heads = number / tiles;
-    const uint32_t position = number % tiles;
+    const sm80_tile_number_t number =
+        sm80_tile_of_block(block_number(), tiles, n_heads * (uint32_t)section.n_batch);
     gradient_tile_t tile;
-    tile.batch_index = section.first_batch + (int32_t)(heads / n_heads);
-    tile.head = section.first_head * (rows_are_keys<C> ? 1 : p.group) + (int32_t)(heads % n_heads);
+    tile.batch_index = section.first_batch + (int32_t)(number.head / n_heads);
+    tile.head =
+        section.first_head * (rows_are_keys<C> ? 1 : p.group) + (int32_t)(number.head % n_heads);
     tile.sequence = tile_sequence<C>(p, tile.batch_index);
-    tile.row_begin =
-        (int32_t)((has_mask<C> && !rows_are_keys<C> ? tiles - 1 - position : position) *
-                  tile_rows<C>);
+    tile.row_begin = (int32_t)((has_mask<C> && !rows_are_keys<C> ? tiles - 1 - number.position
+                                                                 : number.position) *
+                               tile_rows<C>);
     const int32_t left = count_rows<C>(tile.sequence) - tile.row_begin;
     tile.rows = left < tile_rows<C> ? left : tile_rows<C>;
     find_blocks<C>(p, tile);

@@ -133,7 +133,7 @@ process_block(const flash_params_t &params, const score_unit_t &unit, operands<C
         reload_k<C, FIRST, MASKED>(x, block, more);
     softmax_block<C, FIRST>(s, state.softmax, state.o, softmax_unit<C>(unit));
     if constexpr (has_dropout<C>)
-        drop_weights<C>(s, params, find_tile<C>(params), block);
+        drop_weights<C>(s, params, block);
     if constexpr (await_v_late<C>)
         await_v<C, FIRST, MASKED>(x, block);
     accumulate_output<C>(state.o, round_probabilities<C>(s), renew<C>(x.v_at));
@@ -231,6 +231,7 @@ static __device__ __forceinline__ void
 process_shown_blocks(const flash_params_t &params, query_tile_t tile, const score_unit_t &unit,
                      uint32_t q_shared, warp_state<C> &state) {
     initialize_block_state<C>(tile);
+    initialize_dropout<C>(params, tile);
     shown_block_t at = find_shown_block<C, true>(params, tile.block_end - 1, tile.block_begin);
     if (block_index(at) < tile.block_begin)
         return;
@@ -250,6 +251,7 @@ process_blocks(const flash_params_t &params, const query_tile_t &tile, const sco
                uint32_t q_shared, warp_state<C> &state) {
     operands<C> x = make_operands<C>(params, tile, q_shared);
     initialize_block_state<C>(tile);
+    initialize_dropout<C>(params, tile);
     load_first<C>(params, tile, q_shared, x);
     process_block<C, true, true>(params, unit, x, state, tile.block_end - 1,
                                  tile.block_end - 1 > tile.block_begin);

@@ -4,7 +4,7 @@
  *
  * Blocks are numbered tile first, then head, then batch entry, so that blocks that run at the same
  * time read the same keys, and the query heads of a K/V head follow each other. Under a mask a
- * head's tiles run from the last, which sees most keys, so that no long tile is left for the end.
+ * head's tiles run from the last, which sees most keys, in the order of tile_order.h.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_TILE_CUH
 #define FLASH_KERNELS_SM80_FORWARD_TILE_CUH
@@ -12,6 +12,7 @@
 #include "common/kv.h"
 #include "sm80/forward/derive.cuh"
 #include "sm80/ptx/special_registers.cuh"
+#include "sm80/tile_order.h"
 
 typedef struct query_tile {
     flash_sequence_t sequence;
@@ -72,19 +73,30 @@ static __device__ __forceinline__ void find_key_blocks(const flash_params_t &p,
     tile.whole_end = tile.whole_end < tile.block_end ? tile.whole_end : tile.block_end - 1;
 }
 
+/* Returns the number of this thread block's tile, of those of a head in the order of their length.
+ * Without a mask all have the same. */
+template <flash_config_t C>
+static __device__ __forceinline__ sm80_tile_number_t number_of_tile(const flash_params_t &p,
+                                                                    uint32_t tiles) {
+    const uint32_t number = block_number();
+    if constexpr (has_mask<C>)
+        return sm80_tile_of_block(number, tiles, (uint32_t)p.n_heads * (uint32_t)p.batch);
+    else
+        return sm80_tile_number_t{number / tiles, number % tiles};
+}
+
 /* Finds the tile of this thread block. That is cheap enough to be repeated after the main loop,
  * which then need not keep the tile in registers; hence the volatile read of the block's number. */
 template <flash_config_t C>
 static __device__ __forceinline__ query_tile_t find_tile(const flash_params_t &p) {
-    const uint32_t number = block_number();
     const uint32_t tiles = (uint32_t)sm80_tiles(&C, p.seqlen_q);
-    const uint32_t heads = number / tiles;
-    const uint32_t position = number % tiles;
+    const sm80_tile_number_t number = number_of_tile<C>(p, tiles);
     query_tile_t tile;
-    tile.batch_index = (int32_t)(heads / (uint32_t)p.n_heads);
-    tile.head = (int32_t)(heads % (uint32_t)p.n_heads);
+    tile.batch_index = (int32_t)(number.head / (uint32_t)p.n_heads);
+    tile.head = (int32_t)(number.head % (uint32_t)p.n_heads);
     tile.sequence = tile_sequence<C>(p, tile.batch_index);
-    tile.row_begin = (int32_t)((has_mask<C> ? tiles - 1 - position : position) * C.B_r);
+    tile.row_begin =
+        (int32_t)((has_mask<C> ? tiles - 1 - number.position : number.position) * C.B_r);
     const int32_t left = tile.sequence.len_q - tile.row_begin;
     tile.rows = left < C.B_r ? left : C.B_r;
     find_key_blocks<C>(p, tile);

@@ -2,10 +2,10 @@
  * At the end of a piece its O and LSE are stored, or a partial result for the kernel that merges
  * pieces.
  *
- * For O each warp lays some of the columns of its sixteen rows over its rows of Q, in fp32, stores
- * them row by row, and then the next. Stores from registers would be many more instructions,
- * each of which is used once and comes from memory. Partial results leave from registers: four
- * lanes store 32 bytes of a row, by one instruction for each eight columns.
+ * Each warp lays some of the columns of its sixteen rows over its rows of Q, in fp32, stores them
+ * row by row, and then the next. Stores of O from registers would be many more instructions, each
+ * of which is used once and comes from memory. Partial results of rows of e4m3 leave from registers
+ * all the same: four lanes store 32 bytes of a row, by one instruction for each eight columns.
  */
 #ifndef FLASH_KERNELS_SM90_DECODE_RESULT_CUH
 #define FLASH_KERNELS_SM90_DECODE_RESULT_CUH
@@ -65,16 +65,23 @@ static __device__ __forceinline__ float sink_of_row(const row_state<C> &rows, in
     return __shfl_sync(0xffffffffu, rows.sink, 2 * row);
 }
 
-/* Stores four columns of a row of a tile that has all keys. */
+/* Stores four columns of a row of the tile. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 finish_columns(const decode_params_t &params, const decode_block_t &block, int row, int column,
                float4 sum, const decode_weight_t &weight, float sink, const score_unit_t &unit) {
     if (row >= block.rows)
         return;
-    const head_row_t at = find_row(params, block.row_begin + row);
-    const output_row_t to = find_output_row(params, block, block.first_head_kv, at);
-    store_row(params, to, column, sum, weight, sink, unit);
+    if (is_whole(block.piece)) {
+        const head_row_t at = find_row(params, block.row_begin + row);
+        const output_row_t to = find_output_row(params, block, block.first_head_kv, at);
+        store_row(params, to, column, sum, weight, sink, unit);
+        return;
+    }
+    const int64_t partial = find_slot<C>(params) * C.B_r + row;
+    *(float4 *)(params.partial_o + partial * d_head_v<C> + column) = sum;
+    if (column == 0)
+        params.partial_weights[partial] = weight;
 }
 
 /* Stores the columns that the warp has laid over Q: part `part` of all. */
@@ -90,6 +97,10 @@ store_columns(const decode_params_t &params, const decode_block_t &block, const 
                           load_columns(laid_place<C>(row, chunk)), weight_of_row(rows.softmax, row),
                           sink_of_row<C>(rows, row), unit);
 }
+
+/* Says whether partial results leave straight from registers. Some rows of 16-bit types would spill
+ * for it. */
+template <flash_config_t C> constexpr bool stores_partials_directly = has_scales<C>;
 
 /* Stores the partial result of the thread's two rows. Those past the tile's end have room too, and
  * nobody reads them. */
@@ -112,7 +123,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void finish_rows(const decode_params_t &params,
                                                    const decode_block_t &block, row_state<C> &rows,
                                                    const score_unit_t &unit) {
-    if (!is_whole(block.piece)) {
+    if (stores_partials_directly<C> && !is_whole(block.piece)) {
         store_partial_rows<C>(params, rows);
         return;
     }
