@@ -119,9 +119,6 @@ SM80_SHIP_UNALIGNED_TILES = (
     (192, (64, 64)),
     (256, (64, 32)),
 )
-# These multiply Q, K and V of e4m3 as such, and are not installed yet.
-SM90_FP8_D_HEADS = (64, 128, 192, 256)
-SM90_FP8_CLASSES = (FULL, CAUSAL, BASIC_FEATURES)
 # These add ALiBi and masks, contiguous and in pages; problems at other alignments take the rows
 # above with that feature.
 SM80_SHIP_BIAS_TILES = (
@@ -331,9 +328,21 @@ SM90_SHIP_E4M3_TILES = (
     (128, (128, 128), TWO_STAGES_UNEVEN),
     (256, (128, 64), OVERLAPPED_UNEVEN),
 )
-# These multiply Q, K and V of e4m3 as such, and are not installed yet.
+# These multiply Q, K and V of e4m3 as such: rows to tune, and those that are installed.
 SM90_FP8_D_HEADS = (64, 128, 192, 256)
 SM90_FP8_CLASSES = (FULL, CAUSAL, BASIC_FEATURES)
+SM90_FP8_STRATEGIES = (
+    "stages_3+overlap+persistent",
+    "stages_3+overlap+persistent+longest_first",
+    "stages_3+overlap+persistent+longest_first",
+)
+SM90_SHIP_FP8_ROWS = (
+    # d_head, features, strategies
+    (64, FULL, "stages_3+overlap+ping_pong+persistent"),
+    (64, CAUSAL, "stages_3+overlap+ping_pong+persistent+longest_first"),
+    (128, FULL, "stages_3+overlap+ping_pong+persistent"),
+    (128, CAUSAL, "stages_3+overlap+ping_pong+persistent+longest_first"),
+)
 # These add ALiBi and masks, contiguous and in pages, in tiles of rows for ragged batches.
 SM90_SHIP_BIAS_D_HEADS = (64, 128, 256)
 
@@ -461,11 +470,11 @@ def tune_sm80_mla() -> list[Config]:
 
 
 def tune_sm90_fp8() -> list[Config]:
-    """Returns rows of SM90 and SM90_DECODE that multiply e4m3, and are not installed."""
+    """Returns rows of SM90 and SM90_DECODE that multiply e4m3."""
     candidates = [
-        replace(_sm90_fp8(d_head, features), n_stages=n_stages, ping_pong=ping_pong)
+        replace(_sm90_fp8(d_head, features, strategies), n_stages=n_stages, ping_pong=ping_pong)
         for d_head in SM90_FP8_D_HEADS
-        for features in SM90_FP8_CLASSES
+        for features, strategies in zip(SM90_FP8_CLASSES, SM90_FP8_STRATEGIES)
         for n_stages in (2, 3)
         for ping_pong in (0, 1)
         if n_stages == 3 or d_head == 256
@@ -724,15 +733,14 @@ def _sm90(
     return replace(parse_config(f"{shape}: {strategies}"), features=int(features))
 
 
-def _sm90_fp8(d_head: int, features: int) -> Config:
-    strategies = "stages_3+overlap+persistent" + ("+longest_first" if features else "")
+def _sm90_fp8(d_head: int, features: int, strategies: str) -> Config:
     shape = f"SM90 (E4M3/E4M3, {d_head}, 128, {128 if d_head <= 128 else 64}, 12)"
     return replace(parse_config(f"{shape}: {strategies}"), features=int(features))
 
 
 def ship_sm90() -> list[Config]:
-    """Returns per head dimension a row per class of features; for e4m3 one with pages, one
-    without. Rows with ALiBi and masks are those with all other features, with a running
+    """Returns per head dimension a row per class of features; for K and V of e4m3 one with pages,
+    one without. Rows with ALiBi and masks are those with all other features, with a running
     maximum."""
     ragged = [
         (d_head, features, tile, strategies)
@@ -763,7 +771,8 @@ def ship_sm90() -> list[Config]:
         and config.d_head == 128
         and config.features == Feature.VARLEN
     ]
-    return rows + converting + biased + counting
+    products = [_sm90_fp8(*row) for row in SM90_SHIP_FP8_ROWS]
+    return rows + converting + biased + counting + products
 
 
 def _sm90_decode(

@@ -10,6 +10,7 @@
 #include "sm90/mma/consumer.cuh"
 #include "sm90/mma/in_parts.cuh"
 #include "sm90/mma/look_ahead.cuh"
+#include "sm90/mma/one_part.cuh"
 #include "sm90/schedule/schedule.cuh"
 #include "sm90/store/direct.cuh"
 #include "sm90/store/staged.cuh"
@@ -232,6 +233,8 @@ static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params
         };
         if constexpr (looks_ahead<C>)
             process_ahead<C>(params.problem, read_tile(), unit, consumer);
+        else if constexpr (multiplies_e4m3<C> && has_one_part<C>)
+            process_in_one_part<C>(params.problem, read_tile(), unit, consumer);
         else if constexpr (multiplies_e4m3<C>)
             process_in_parts<C>(params.problem, read_tile(), unit, consumer);
         else if constexpr (has_bias<C>)

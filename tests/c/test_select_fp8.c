@@ -11,6 +11,19 @@ static problem_t fp8_problem(int32_t d_head, int32_t o_dtype, int32_t features) 
     return problem;
 }
 
+/* Returns the largest d_head of rows that multiply e4m3 and cover the features; 0: there is none.
+ */
+static int32_t widest_row(int32_t features) {
+    int32_t widest = 0;
+    for (int32_t i = 0; i < kernel_table_count; i++) {
+        const flash_config_t *c = &kernel_table[i].config;
+        if (c->arch == FLASH_ARCH_SM90 && c->operand_dtype == FLASH_DTYPE_E4M3 &&
+            (features & ~c->features) == 0 && c->d_head > widest)
+            widest = c->d_head;
+    }
+    return widest;
+}
+
 static bool has_rows_of(int32_t arch) {
     for (int32_t i = 0; i < kernel_table_count; i++)
         if (kernel_table[i].config.operand_dtype == FLASH_DTYPE_E4M3 &&
@@ -97,16 +110,18 @@ TEST(what_rows_of_few_queries_of_e4m3_lack_is_named) {
 }
 
 TEST(rows_that_multiply_e4m3_take_q_of_it) {
-    if (!has_rows())
-        return;
     static const int32_t outputs[] = {FLASH_DTYPE_FP16, FLASH_DTYPE_BF16, FLASH_DTYPE_FP32};
-    static const int32_t features[] = {0, FLASH_FEATURE_CAUSAL};
-    for (int32_t d_head = 16; d_head <= 256; d_head += 16)
-        for (int i = 0; i < 3; i++)
-            for (int j = 0; j < 2; j++) {
+    static const int32_t features[] = {0, FLASH_FEATURE_CAUSAL,
+                                       FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW,
+                                       FLASH_FEATURE_SOFTCAP, FLASH_FEATURE_VARLEN};
+    for (size_t j = 0; j < sizeof features / sizeof features[0]; j++)
+        for (int32_t d_head = 16; d_head <= widest_row(features[j]); d_head += 16)
+            for (int i = 0; i < 3; i++) {
                 const problem_t problem = fp8_problem(d_head, outputs[i], features[j]);
                 const flash_config_t *config = &selected(&problem, &hopper)->config;
                 assert_int_equal(config->operand_dtype, FLASH_DTYPE_E4M3);
+                assert_int_equal(config->arch, FLASH_ARCH_SM90);
+                assert_int_equal(features[j] & ~config->features, 0);
                 assert_true(config->d_head >= d_head);
             }
 }
@@ -125,10 +140,10 @@ TEST(what_they_lack_is_named) {
         return;
     flash_kernel_t const *kernel = NULL;
     char reason[SELECT_REASON_SIZE] = "";
-    const problem_t ragged = fp8_problem(256, FLASH_DTYPE_BF16, FLASH_FEATURE_VARLEN);
+    const problem_t biased = fp8_problem(128, FLASH_DTYPE_BF16, FLASH_FEATURE_BIAS);
     const problem_t plain = fp8_problem(128, FLASH_DTYPE_BF16, 0);
-    assert_refused(select_kernel(&ragged, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
-                   "varlen");
+    assert_refused(select_kernel(&biased, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
+                   "bias");
     assert_refused(select_kernel(&plain, &ampere, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
                    "E4M3");
 }

@@ -259,7 +259,8 @@ def test_rows_that_multiply_e4m3_are_legal_rows():
     assert {c.operand_dtype for c in rows} == {Dtype.E4M3}
     assert {c.d_head for c in rows} == {64, 128, 192, 256}
     assert all(legal(config) for config in rows)
-    assert not set(rows) & set(ship())
+    shipped = {c for c in ship() if c.arch == Arch.SM90 and c.operand_dtype}
+    assert shipped and shipped <= set(rows)
 
 
 def test_gradients_of_sm90_have_rows_of_each_class_of_features_with_one_tile():

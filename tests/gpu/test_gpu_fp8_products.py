@@ -17,7 +17,8 @@ from memory import E4M3, dtype_of
 from problems import AttentionProblem, make_inputs
 
 ALLOWED = 1.1
-# The tensor core cuts off bits of each product and sum of scores, per column of Q.
+# The tensor core cuts off bits of each product and sum: of O, and of scores per column of Q.
+CUT_OF_O, CUT_OF_LARGEST_O = 2.0**-10, 2.0**-9
 LSE_ERROR, LSE_OF_SCORE = 2e-3, 2.0**-16
 O_TYPES = ("float16", "bfloat16", "float32")
 _ALL = [
@@ -130,12 +131,15 @@ def assert_keeps(
     assert (np.isfinite(o) == np.isfinite(exact)).all(), config
     finite = np.isfinite(exact)
     error, of_rounded = (_norm((x - exact)[finite]) for x in (o, rounded))
-    assert error <= ALLOWED * of_rounded + 1e-6 * _norm(exact[finite]), (error, of_rounded)
-    most, most_of_rounded = (np.abs(x - exact)[finite].max(initial=0) for x in (o, rounded))
-    assert most <= 2 * most_of_rounded + 1e-5, (most, most_of_rounded)
     seen = np.isfinite(exact_lse)
     assert (lse[~seen] == exact_lse[~seen]).all() or np.isnan(exact_lse[~seen]).any()
     score_error = LSE_OF_SCORE * p.d_head * np.abs(exact_lse[seen]).max(initial=0)
+    allowed = ALLOWED * of_rounded + (CUT_OF_O + score_error / 8) * _norm(exact[finite])
+    assert error <= allowed, (error, of_rounded, _norm(exact[finite]))
+    most, most_of_rounded = (np.abs(x - exact)[finite].max(initial=0) for x in (o, rounded))
+    largest = np.abs(exact[finite]).max(initial=0)
+    allowed = 2 * most_of_rounded + (CUT_OF_LARGEST_O + score_error / 2) * largest + 1e-5
+    assert most <= allowed, (most, most_of_rounded, largest)
     lse_error = np.abs(lse[seen] - exact_lse[seen]).max(initial=0)
     assert lse_error <= LSE_ERROR + score_error, ("LSE", lse_error, score_error)
 
@@ -241,6 +245,23 @@ def test_nan_is_seen_by_those_who_see_its_key(place: int, config: flashattn.Conf
     q, k, v = make_inputs(p)
     v[0, place, 0, 5] = np.nan
     check(p, config, [q, k, v])
+
+
+@every_row
+@pytest.mark.parametrize("octaves", [0.7, 0.9, 3, 9, 60, 119, 130, 300])
+@pytest.mark.parametrize("is_followed", [True, False], ids=["others follow", "last"])
+def test_scores_jump_above_a_reference(
+    octaves: float, is_followed: bool, config: flashattn.Config
+) -> None:
+    """Many keys have weight until then. Blocks are visited from the last to the first."""
+    n, d = 900, config.d_head
+    p = _of_row(_problem(1, 150, n, 2, 1, softmax_scale=octaves * np.log(2) / d), config, "float32")
+    p = replace(p, causal=bool(config.features & Feature.CAUSAL))
+    q, k, v = (x.astype(np.float32) for x in make_inputs(p))
+    q[...] = 1
+    k *= 0.125
+    k[:, (256 if is_followed else 0) : 384] += 1
+    check(p, config, [x.astype(dtype_of(E4M3)) for x in (q, k, v)])
 
 
 def _inputs(n_keys: int, std: float, mean: float, lead: float, d: int) -> list[np.ndarray]:

@@ -242,6 +242,8 @@ def _local_memory(config: flashattn.Config) -> int:
         return 0
     if config.arch == Arch.SM80_WIDE:  # its PTX on 9.0; its machine code of 8.0 spills nothing
         return 8 if config.B_c == 32 else 0
+    if config.arch == Arch.SM90 and config.operand_dtype == DType.E4M3:  # 24 registers to load
+        return 128 if Feature.SOFTCAP in Feature(config.features) else 64
     if config.arch == Arch.SM90 and config.dtype == DType.E4M3 and config.d_head == 256:
         return 104
     if Feature.BIAS in Feature(config.features) and config.arch in (Arch.SM90, Arch.SM90_DECODE):

@@ -137,9 +137,18 @@ static __device__ __forceinline__ uint32_t e4m3_from(float a, float b, float c, 
         "mov.b32 %0, {low, high};\n}\n"
         : "=r"(four)
         : "f"(a), "f"(b), "f"(c), "f"(d));
-    asm volatile(""
-                 : "+r"(four)); /* otherwise the halves are put together by an instruction more */
     return four;
+}
+
+/* Rounds the accumulators of S that become fragment i of P. */
+template <flash_config_t C>
+static __device__ __forceinline__ void round_fragment(probability_tile<C> &p,
+                                                      const score_tile<C> &s, int i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+        const float *x = s.s + 16 * i + 8 * (j / 2) + 2 * (j % 2);
+        p.p[i][j] = e4m3_from(x[0], x[1], x[4], x[5]);
+    }
 }
 
 template <flash_config_t C>
@@ -147,11 +156,7 @@ static __device__ __forceinline__ void round_to_e4m3(probability_tile<C> &p,
                                                      const score_tile<C> &s) {
 #pragma unroll
     for (int i = 0; i < key_steps<C>; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            const float *x = s.s + 16 * i + 8 * (j / 2) + 2 * (j % 2);
-            p.p[i][j] = e4m3_from(x[0], x[1], x[4], x[5]);
-        }
+        round_fragment<C>(p, s, i);
 }
 
 #endif

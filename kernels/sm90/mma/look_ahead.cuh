@@ -13,6 +13,7 @@
 #ifndef FLASH_KERNELS_SM90_MMA_LOOK_AHEAD_CUH
 #define FLASH_KERNELS_SM90_MMA_LOOK_AHEAD_CUH
 
+#include "sm90/fp8/exponentials.cuh"
 #include "sm90/fp8/reference.cuh"
 #include "sm90/mma/consumer.cuh"
 
@@ -43,13 +44,21 @@ static __device__ __forceinline__ void count_block_in_t(output_tile<C> &o, secon
  * units then have one consumer's while the other does all else. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
-exponentiate_in_turn(score_tile<C> &s, const softmax_units<C> &unit, consumer_state<C> &consumer) {
+exponentiate_in_turn(score_tile<C> &s, const flash_params_t &params, const softmax_units<C> &unit,
+                     consumer_state<C> &consumer) {
+    const float reference[2] = {log2_reference<C>(consumer.softmax, unit, 0),
+                                log2_reference<C>(consumer.softmax, unit, 1)};
     await_turn<C>(consumer);
-    if constexpr (C.ping_pong)
-        pin_accumulators(s.s);
-    exponentiate<C>(s, consumer.softmax, unit);
-    complete_first(consumer.softmax.sum[0], consumer.softmax.sum[1], q_tile<C>(0));
+#pragma unroll
+    for (int chunk = 0; chunk < key_steps<C>; ++chunk) {
+        keep_order(params.batch, q_tile<C>(0));
+        exponentiate_chunk<C>(s, chunk, unit, reference);
+        if (chunk > 0)
+            add_chunk<C>(consumer.softmax, s, chunk - 1);
+    }
+    keep_order(params.batch, q_tile<C>(0));
     pass_turn<C>(consumer);
+    add_chunk<C>(consumer.softmax, s, key_steps<C> - 1);
 }
 
 /* Computes P of the tile's first block, whose scores are done, and the scores of the next one. */
@@ -67,7 +76,7 @@ first_ahead(const flash_params_t &params, const tile_of<C> &tile, const score_un
     }
     prepare_scores<C, true>(consumer.s, params, tile, unit, block);
     consumer.softmax = start_softmax<C>(consumer.s);
-    exponentiate_in_turn<C>(consumer.s, unit, consumer);
+    exponentiate_in_turn<C>(consumer.s, params, unit, consumer);
     if constexpr (!LAST) {
         wgmma_wait<0>();
         finish_scores<C>(consumer.next, consumer, block - 1 == tile.block_begin);
@@ -90,7 +99,7 @@ step_ahead(score_tile<C> &s, score_tile<C> &next, int32_t block, const flash_par
     }
     prepare_scores<C, CUT>(s, params, tile, unit, block);
     const bool rises = follow_scores<C>(consumer.softmax, past, s, unit);
-    exponentiate_in_turn<C>(s, unit, consumer);
+    exponentiate_in_turn<C>(s, params, unit, consumer);
     wgmma_wait<0>();
     if constexpr (!LAST)
         finish_scores<C>(next, consumer, block - 1 == tile.block_begin);

@@ -143,7 +143,7 @@ static __device__ __forceinline__ scaled_units_t load_units(const flash_params_t
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         units.score[half] = of_tile * load_token_scale<C>(p, tile, half);
-        odd |= !(units.score[half] >= FLT_MIN && units.score[half] <= FLT_MAX);
+        odd |= !(units.score[half] >= FLT_MIN && units.score[half] <= 0x1p125f);
     }
     units.odd = __any_sync(0xffffffffu, odd);
     return units;
