@@ -129,6 +129,21 @@ def _in_layers(wrap: Callable[..., Any]) -> list[torch.Tensor]:
     return list(torch.autograd.grad(_loss(attend(q, k, v)), (q, k, v)))
 
 
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_rows_of_no_sequence_have_no_gradient(is_packed: bool) -> None:
+    ends = torch.tensor([0, 150, 220], device="cuda", dtype=torch.int32)
+    attend = fa2.flash_attn_varlen_kvpacked_func if is_packed else fa2.flash_attn_varlen_func
+    shapes = [(300, 4, 64), *([(300, 2, 2, 64)] if is_packed else [(300, 2, 64)] * 2)]
+    inputs = [torch.randn(x, device="cuda", dtype=torch.bfloat16) for x in shapes]
+    leavings = [torch.full_like(x, torch.nan) for x in inputs]  # what new memory will hold
+    del leavings
+    found = gradients(
+        lambda *x: attend(*x, ends, ends, 150, 150)[:220].double().sum(), leaves(*inputs)
+    )
+    for x in found:
+        assert x[:220].isfinite().all() and not x[220:].any()
+
+
 def test_checkpoints_and_compilers_change_no_bit() -> None:
     def of_checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *x: checkpoint(f, *x, use_reentrant=False)

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import torch_gradients  # noqa: E402
 from flashattn import torch_ops  # noqa: E402
-from flashattn.compat import fa2, fa3  # noqa: E402
+from flashattn.compat import _packed, fa2, fa3  # noqa: E402
 from torch_gradients import assert_close, gradients, leaves  # noqa: E402
 
 LENGTHS = (5, 0, 3)
@@ -123,6 +123,31 @@ def test_rows_of_no_sequence_have_no_gradient(version: Any) -> None:
     )
     assert_close([x[:8] for x in found], _expected_ragged([x[:8] for x in tensors]))
     assert not any(x[8:].any() for x in found)
+
+
+def test_rows_of_no_sequence_have_no_gradient_where_the_host_cannot_tell_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on CUDA devices, where nobody looks at cu_seqlens, and operators leave these rows alone:
+    memory that is new holds anything."""
+    packet = torch.ops.flashattn.varlen_bwd
+    operator = packet.out
+
+    def without_others(d_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, **options: Any) -> None:
+        options["dq"] = options["dq"][:8]
+        operator(d_o[:8], q[:8], k, v, o[:8], lse[:, :8], **options)
+
+    monkeypatch.setattr(_packed, "covers_all_rows", lambda *_: True)
+    monkeypatch.setattr(packet, "out", without_others)
+    torch.use_deterministic_algorithms(True)  # then new memory holds NaN
+    try:
+        q, kv = leaves(torch.randn(11, 4, 16), torch.randn(11, 2, 2, 16))
+        o = fa2.flash_attn_varlen_kvpacked_func(q, kv, ENDS, ENDS, 5, 5, causal=True)
+        o[:8].sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for x in (q, kv):
+        assert x.grad[:8].isfinite().all() and not x.grad[8:].any()
 
 
 def test_tokens_in_use() -> None:

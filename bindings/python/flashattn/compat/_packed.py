@@ -80,7 +80,7 @@ class _Packed(torch.autograd.Function):
         def compute() -> tuple[Tensor | None, Tensor]:
             # Tokens of no sequence have a gradient, which the operator does not write.
             d_packed = torch.zeros(packed.shape, dtype=packed.dtype, device=packed.device)
-            dq = None if q is None else torch.empty(q.shape, dtype=q.dtype, device=q.device)
+            dq = None if q is None else torch.zeros(q.shape, dtype=q.dtype, device=q.device)
             results = dict(zip(("dq", "dk", "dv"), _tensors(dq, d_packed, ctx.split)))
             tensors = _tensors(q, packed, ctx.split)
             ctx.operator(d_o, *tensors, o, lse, **options, d_lse=d_lse, **results)
