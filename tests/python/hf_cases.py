@@ -37,6 +37,7 @@ SIZES = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
 }
+NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 MODELS = {
     "llama": lambda: transformers.LlamaConfig(**SIZES, head_dim=64),
     "mistral": lambda: transformers.MistralConfig(**SIZES, head_dim=128, sliding_window=20),
@@ -47,7 +48,9 @@ MODELS = {
         query_pre_attn_scalar=128,
         attn_logit_softcapping=5.0,
     ),
-    "gpt2": lambda: transformers.GPT2Config(vocab_size=199, n_embd=256, n_layer=2, n_head=4),
+    "gpt2": lambda: transformers.GPT2Config(
+        vocab_size=199, n_embd=256, n_layer=2, n_head=4, **NO_DROPOUT
+    ),
     "llama4": lambda: transformers.Llama4TextConfig(  # one expert: rounding may choose another one
         **SIZES,
         head_dim=64,
@@ -55,6 +58,18 @@ MODELS = {
         num_local_experts=1,
         no_rope_layer_interval=2,
         attention_chunk_size=20,
+    ),
+}
+# TRAINED has those whose gradients are compared: also one with sinks, each token for all experts.
+TRAINED = {
+    **MODELS,
+    "gpt_oss": lambda: transformers.GptOssConfig(
+        **SIZES,
+        head_dim=64,
+        num_local_experts=2,
+        num_experts_per_tok=2,
+        sliding_window=20,
+        layer_types=["sliding_attention", "full_attention"],
     ),
 }
 DTYPES = (torch.float16, torch.bfloat16)
@@ -79,7 +94,7 @@ def registered() -> Iterator[None]:
 
 
 def name_for(model: str) -> str:
-    return PLAIN_NAME if model == "llama4" else NAME
+    return PLAIN_NAME if model in ("llama4", "gpt_oss") else NAME
 
 
 class Case:
@@ -102,6 +117,15 @@ class Case:
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         output = model(ids, attention_mask=mask, position_ids=positions, use_cache=False)
         return output.logits.float()
+
+    def gradients(self, model: torch.nn.Module) -> list[torch.Tensor]:
+        """Returns those of all weights, in float32, of a loss that weighs the tokens."""
+        model.zero_grad()
+        with torch.enable_grad():
+            weights = torch.linspace(-1, 1, self.ids.numel(), device=self.ids.device)
+            logits = self.logits(model, self.ids).logsumexp(-1)
+            (logits * weights.view_as(logits) * self.mask).sum().backward()
+        return [x.grad.float() for x in model.parameters() if x.grad is not None]
 
     def generate(self, cache: str, **options: object) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns (ids, logits) of the prompts with N_NEW tokens more; the logits are those that
@@ -139,7 +163,7 @@ class Case:
 def _model(name: str, dtype: torch.dtype, device: str) -> torch.nn.Module:
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(
-        MODELS[name](), attn_implementation="eager"
+        TRAINED[name](), attn_implementation="eager"
     ).eval()
     for weights in model.parameters():  # scores large enough for softmax and softcap to matter
         if weights.ndim == 2:
@@ -155,6 +179,28 @@ def check_prefill(name: str, dtype: torch.dtype, device: str, side: str) -> None
     counted = case.mask.bool()
     found = case.logits(case.model, case.ids)[counted]
     case.assert_rounding_alone(found, case.ids, counted)
+
+
+def check_training(name: str, dtype: torch.dtype, device: str, side: str) -> None:
+    """Gradients of all weights are as near to those of `exact` as eager attention's, and have the
+    same bits each time, recomputed in checkpoints too."""
+    case = Case(name, dtype, device, side)
+    case.model.set_attn_implementation(name_for(name))
+    found = case.gradients(case.model)
+    for again in (False, True):
+        if again:
+            case.model.train()  # which checkpoints need
+            case.model.gradient_checkpointing_enable({"use_reentrant": False})
+        for x, y in zip(case.gradients(case.model), found):
+            assert torch.equal(x, y)
+    case.model.gradient_checkpointing_disable()
+    case.model.eval().set_attn_implementation("eager")
+    for x, eager, expected in zip(
+        found, case.gradients(case.model), case.gradients(case.exact), strict=True
+    ):
+        # The error of a sum whose terms cancel, as of a bias of two numbers, is a matter of chance.
+        allowed = MARGIN * (eager - expected).norm() + 2.0**-9 * max(expected.norm(), 1.0)
+        assert (x - expected).norm() <= allowed, (x.shape, (x - expected).norm(), allowed)
 
 
 def skip_what_transformers_cannot(name: str, cache: str) -> None:

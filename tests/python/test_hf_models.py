@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 import hf_cases  # noqa: E402
-from hf_cases import CACHES, DTYPES, MODELS, OF_SDPA, SIDES  # noqa: E402
+from hf_cases import CACHES, DTYPES, MODELS, OF_SDPA, SIDES, TRAINED  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("error:flashattn.hf")
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -29,6 +29,12 @@ def registered() -> Iterator[None]:
 @pytest.mark.parametrize("name", MODELS)
 def test_prefill(name: str, side: str, dtype: torch.dtype) -> None:
     hf_cases.check_prefill(name, dtype, "cpu", side)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", TRAINED)
+def test_training(name: str, side: str) -> None:
+    hf_cases.check_training(name, torch.bfloat16, "cpu", side)
 
 
 @pytest.mark.parametrize("cache", CACHES)
