@@ -129,6 +129,7 @@ template <flash_config_t C> static __device__ __forceinline__ void write_ones() 
 }
 
 /* Rounds four numbers to e4m3; a becomes bits 0 ... 7. */
+template <bool PINNED>
 static __device__ __forceinline__ uint32_t e4m3_from(float a, float b, float c, float d) {
     uint32_t four;
     asm("{\n.reg .b16 low, high;\n"
@@ -137,8 +138,14 @@ static __device__ __forceinline__ uint32_t e4m3_from(float a, float b, float c, 
         "mov.b32 %0, {low, high};\n}\n"
         : "=r"(four)
         : "f"(a), "f"(b), "f"(c), "f"(d));
+    if constexpr (PINNED)
+        asm volatile("" : "+r"(four)); /* otherwise the halves are put together by one more */
     return four;
 }
+
+/* Rounding comes between exponentials (exponentials.cuh). */
+template <flash_config_t C>
+constexpr bool exponentiates_in_chunks = C.arch == FLASH_ARCH_SM90 &&has_one_part<C>;
 
 /* Rounds the accumulators of S that become fragment i of P. */
 template <flash_config_t C>
@@ -147,7 +154,7 @@ static __device__ __forceinline__ void round_fragment(probability_tile<C> &p,
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
         const float *x = s.s + 16 * i + 8 * (j / 2) + 2 * (j % 2);
-        p.p[i][j] = e4m3_from(x[0], x[1], x[4], x[5]);
+        p.p[i][j] = e4m3_from<!exponentiates_in_chunks<C>>(x[0], x[1], x[4], x[5]);
     }
 }
 

@@ -67,7 +67,7 @@ static __device__ __forceinline__ bool follow_scores(softmax_state_t &state, res
             const float factor =
                 raise_row_max(state, half, quad_max(of_block[half]), log2_unit(unit, half));
             past.factor[half] = factor;
-            if constexpr (has_one_part<C>)
+            if constexpr (exponentiates_in_chunks<C>)
                 past.factor[half] *= give_room<C>(state, unit, half, factor < 1.0f);
         }
     }
