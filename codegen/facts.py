@@ -333,6 +333,7 @@ SM90_BACKWARD = Layout(
     "sm90_backward",
     shape=("B_r", "B_c", "n_warps"),
     words=(Word("stages", ("n_stages",), places=("N",)), _switch("overlap", "overlap")),
+    has_d_head_v=True,
 )
 MIXED = Layout("mixed", shape=("B_r",), has_kernels=False)
 
@@ -592,6 +593,7 @@ _SM90_BACKWARD_RULES = {
     "B_c": Range(MMA_ROWS, 128, MMA_ROWS),
     "n_warps": Choice((12,)),
     "n_stages": Range(2, 4),
+    "d_head_v": Choice((0, 128)),
 }
 _SM90_GRADIENTS = Rows(
     SM90_BACKWARD,

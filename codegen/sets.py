@@ -185,26 +185,29 @@ SM90_GRADIENT_CLASSES = (
     Feature.CAUSAL | Feature.WINDOW | Feature.VARLEN,
 )
 SM90_GRADIENT_TILES = (
-    # op, d_head, (B_r, B_c, n_stages, overlap)
-    (Op.BACKWARD_DQ, 64, (128, 64, 4, 1)),
-    (Op.BACKWARD_DQ, 128, (128, 64, 4, 1)),
-    (Op.BACKWARD_DQ, 256, (128, 48, 2, 0)),
-    (Op.BACKWARD_DKV, 64, (96, 128, 3, 0)),
-    (Op.BACKWARD_DKV, 128, (64, 128, 3, 0)),
-    (Op.BACKWARD_DKV, 256, (48, 64, 3, 0)),
+    # op, d_head, d_head_v, (B_r, B_c, n_stages, overlap)
+    (Op.BACKWARD_DQ, 64, 0, (128, 80, 4, 1)),
+    (Op.BACKWARD_DQ, 128, 0, (128, 64, 4, 1)),
+    (Op.BACKWARD_DQ, 192, 128, (128, 64, 3, 1)),
+    (Op.BACKWARD_DQ, 256, 0, (128, 48, 2, 0)),
+    (Op.BACKWARD_DKV, 64, 0, (96, 128, 3, 0)),
+    (Op.BACKWARD_DKV, 128, 0, (64, 128, 3, 0)),
+    (Op.BACKWARD_DKV, 192, 128, (64, 64, 4, 0)),
+    (Op.BACKWARD_DKV, 256, 0, (48, 64, 3, 0)),
 )
 # These cap scores, with every feature that SM90 kernels of gradients have.
 SM90_SOFTCAP_GRADIENT_TILES = (
-    (Op.BACKWARD_DQ, 64, (128, 64, 4, 1)),
-    (Op.BACKWARD_DQ, 128, (128, 64, 4, 1)),
-    (Op.BACKWARD_DQ, 256, (128, 32, 3, 0)),
-    (Op.BACKWARD_DKV, 64, (64, 128, 3, 0)),
-    (Op.BACKWARD_DKV, 128, (48, 128, 3, 0)),
-    (Op.BACKWARD_DKV, 256, (32, 64, 3, 0)),
+    (Op.BACKWARD_DQ, 64, 0, (128, 64, 4, 1)),
+    (Op.BACKWARD_DQ, 128, 0, (128, 64, 4, 1)),
+    (Op.BACKWARD_DQ, 256, 0, (128, 32, 3, 0)),
+    (Op.BACKWARD_DKV, 64, 0, (64, 128, 3, 0)),
+    (Op.BACKWARD_DKV, 128, 0, (48, 128, 3, 0)),
+    (Op.BACKWARD_DKV, 256, 0, (32, 64, 3, 0)),
 )
 SM90_GRADIENT_CANDIDATES = (
-    (Op.BACKWARD_DQ, 64, (128, 96, 4, 1)),
-    (Op.BACKWARD_DKV, 64, (80, 128, 4, 1)),
+    (Op.BACKWARD_DQ, 64, 0, (128, 64, 4, 1)),
+    (Op.BACKWARD_DKV, 64, 0, (80, 128, 4, 0)),
+    (Op.BACKWARD_DKV, 192, 128, (96, 64, 2, 0)),
 )
 
 # Decode kernels that are installed, for K and V of 16 bits and of e4m3. Each takes 96 KB of shared
@@ -485,7 +488,12 @@ def tune_sm90_fp8() -> list[Config]:
 
 
 def _sm90_gradient(
-    dtype: Dtype, op: Op, d_head: int, shape: tuple[int, int, int, int], features: int
+    dtype: Dtype,
+    op: Op,
+    d_head: int,
+    d_head_v: int,
+    shape: tuple[int, int, int, int],
+    features: int,
 ) -> Config:
     B_r, B_c, n_stages, overlap = shape
     return Config(
@@ -493,6 +501,7 @@ def _sm90_gradient(
         op=op,
         dtype=dtype,
         d_head=d_head,
+        d_head_v=d_head_v,
         B_r=B_r,
         B_c=B_c,
         n_warps=12,
@@ -507,15 +516,15 @@ def ship_sm90_gradients() -> list[Config]:
     with softcap."""
     types = (Dtype.FP16, Dtype.BF16)
     plain = [
-        _sm90_gradient(dtype, op, d_head, shape, features)
+        _sm90_gradient(dtype, op, d_head, d_head_v, shape, features)
         for dtype in types
-        for op, d_head, shape in SM90_GRADIENT_TILES
+        for op, d_head, d_head_v, shape in SM90_GRADIENT_TILES
         for features in SM90_GRADIENT_CLASSES
     ]
     capped = [
-        _sm90_gradient(dtype, op, d_head, shape, BASIC_FEATURES)
+        _sm90_gradient(dtype, op, d_head, d_head_v, shape, BASIC_FEATURES)
         for dtype in types
-        for op, d_head, shape in SM90_SOFTCAP_GRADIENT_TILES
+        for op, d_head, d_head_v, shape in SM90_SOFTCAP_GRADIENT_TILES
     ]
     return plain + capped
 
@@ -523,8 +532,8 @@ def ship_sm90_gradients() -> list[Config]:
 def tune_sm90_gradients() -> list[Config]:
     """Returns rows of other tiles beside them."""
     return ship_sm90_gradients() + [
-        _sm90_gradient(Dtype.BF16, op, d_head, shape, Feature.CAUSAL)
-        for op, d_head, shape in SM90_GRADIENT_CANDIDATES
+        _sm90_gradient(Dtype.BF16, op, d_head, d_head_v, shape, Feature.CAUSAL)
+        for op, d_head, d_head_v, shape in SM90_GRADIENT_CANDIDATES
     ]
 
 

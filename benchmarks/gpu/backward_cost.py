@@ -1,14 +1,16 @@
 """Times gradients on a CUDA device beside torch's FlashAttention-2 and cuDNN, all on the same
-tensors and in turns, in TFLOP/s of 10 * d_head operations for each query head, query and key: all
-of them, half of them if causal, and those that a window shows.
+tensors and in turns, in TFLOP/s of 6 * d_head + 4 * d_head_v operations for each query head, query
+and key: all of them, half of them if causal, and those that a window shows.
 
     python3 benchmarks/gpu/backward_cost.py --d-head 64 128 256 --causal 1 0 --seqlen 4096 16384
     python3 benchmarks/gpu/backward_cost.py --d-head 128 --heads 32 --group 4 --causal 1
     python3 benchmarks/gpu/backward_cost.py --causal 1 --window 1024
     python3 benchmarks/gpu/backward_cost.py --causal 1 --lengths 4096 1024 2048 1536
+    python3 benchmarks/gpu/backward_cost.py --d-head 192 --d-head-v 128 --heads 16 --causal 1
 
 FA2 and cuDNN add up dQ by atomics; FA2d is FlashAttention-2 in its deterministic mode. cuDNN gets
-K and V of every query head, and no windows or ragged batches. "two" are calls that name a row of
+K and V of every query head, and no windows or ragged batches; FA2 gets a V of as many columns as K
+has, the others 0. "two" are calls that name a row of
 dQ, and so keep no dS. With --rows, dQ and dKV are the kernels of this library each by itself, in
 TFLOP/s of the same operations as the whole.
 """
@@ -73,29 +75,34 @@ class Problem:
         self.group = args.group
         lengths = self.lengths or [seqlen] * (TOKENS // seqlen)
         pairs = sum(count_pairs(n, causal, self.window) for n in lengths)
-        self.flops = 10 * heads * d_head * pairs
+        d_head_v = args.d_head_v or d_head
+        self.flops = (6 * d_head + 4 * d_head_v) * heads * pairs
         self.longest = max(lengths)
         tokens = (sum(lengths),) if self.lengths else (len(lengths), seqlen)
         dtype = getattr(torch, args.dtype)
         torch.manual_seed(0)
-        shapes = [(*tokens, n, d_head) for n in (heads, heads // self.group, heads // self.group)]
-        self.inputs = [torch.randn(*x, device="cuda", dtype=dtype) for x in shapes]
-        self.d_o = torch.randn_like(self.inputs[0])
+        kv_heads = heads // self.group
+        sizes = ((heads, d_head), (kv_heads, d_head), (kv_heads, d_head_v), (heads, d_head_v))
+        tensors = [torch.randn(*tokens, *x, device="cuda", dtype=dtype) for x in sizes]
+        self.inputs, self.d_o = tensors[:3], tensors[3]
+        self.of_fa2 = [torch.nn.functional.pad(x, (0, d_head - d_head_v)) for x in tensors[2:]]
         self.ends = None
         if self.lengths:
             self.ends = torch.zeros(len(lengths) + 1, dtype=torch.int32, device="cuda")
             self.ends[1:] = torch.tensor(lengths, device="cuda").cumsum(0)
         self.left, self.right = (args.window - 1, 0) if args.window else (None, None)
         found = ATEN._flash_attention_forward(
-            *self.inputs, self.ends, self.ends, self.longest, self.longest, 0.0, causal, False,
+            *self.inputs[:2], self.of_fa2[0], self.ends, self.ends, self.longest, self.longest,
+            0.0, causal, False,
             window_size_left=self.left, window_size_right=self.right,
         )  # fmt: skip
-        self.o, self.lse, self.rest = found[0], found[1], found[2:4]
+        self.o_of_fa2, self.lse, self.rest = found[0], found[1], found[2:4]
+        self.o = found[0][..., :d_head_v].contiguous()
 
     def fa2(self) -> None:
         ATEN._flash_attention_backward(
-            self.d_o, *self.inputs, self.o, self.lse, self.ends, self.ends, self.longest,
-            self.longest, 0.0, self.causal, *self.rest,
+            self.of_fa2[1], *self.inputs[:2], self.of_fa2[0], self.o_of_fa2, self.lse,
+            self.ends, self.ends, self.longest, self.longest, 0.0, self.causal, *self.rest,
             window_size_left=self.left, window_size_right=self.right,
         )  # fmt: skip
 
@@ -145,6 +152,7 @@ class Problem:
             if x.config.op == op
             and x.config.arch >= flashattn.Arch.SM80
             and x.config.d_head == self.inputs[0].shape[-1]
+            and (x.config.d_head_v or x.config.d_head) == self.inputs[2].shape[-1]
             and x.config.dtype == dtype[self.inputs[0].dtype]
             and x.is_runnable
             and not x.config.features & flashattn.Feature.BIAS
@@ -181,6 +189,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--d-head", type=int, nargs="+", default=[64, 128, 256])
+    parser.add_argument("--d-head-v", type=int, default=0, help="0: that of Q and K")
     parser.add_argument("--causal", type=int, nargs="+", default=[1, 0])
     parser.add_argument("--seqlen", type=int, nargs="+", default=[4096, 16384])
     parser.add_argument("--lengths", type=int, nargs="+", default=[], help="of a ragged batch")

@@ -188,8 +188,7 @@ SM90_CONSTANT int64_t sm90_backward_tiles(const flash_config_t *c, const flash_p
       SM90_BACKWARD_MAX_STEP_ROWS)                                                                 \
     X(sm90_backward_has_roles(c) || (c)->n_stages >= 3,                                            \
       "n_stages is %d: 3 where a consumer passes over blocks of queries", (c)->n_stages)           \
-    X(!sm90_backward_has_roles(c) || !(c)->overlap,                                                \
-      "B_c is %d: where consumers have roles, overlap is 0", (c)->B_c)                             \
+    X(!(c)->overlap, "overlap is %d: 0 for dK and dV", (c)->overlap)                               \
     SM90_BACKWARD_RULES(X, c)
 
 #endif

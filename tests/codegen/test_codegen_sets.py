@@ -268,13 +268,14 @@ def test_gradients_of_sm90_have_rows_of_each_class_of_features_with_one_tile():
     rows = ship_sm90_gradients()
     assert set(rows) <= set(ship())
     causal = Feature.CAUSAL
-    for dtype, op, d_head in product(
-        (Dtype.FP16, Dtype.BF16), (Op.BACKWARD_DQ, Op.BACKWARD_DKV), (64, 128, 256)
+    heads = ((64, 0), (128, 0), (192, 128), (256, 0))
+    for dtype, op, of_heads in product(
+        (Dtype.FP16, Dtype.BF16), (Op.BACKWARD_DQ, Op.BACKWARD_DKV), heads
     ):
         fits = [
             c
             for c in rows
-            if (c.dtype, c.op, c.d_head) == (dtype, op, d_head)
+            if (c.dtype, c.op, (c.d_head, c.d_head_v)) == (dtype, op, of_heads)
             and not c.features & Feature.SOFTCAP
         ]
         assert {c.features for c in fits} == {

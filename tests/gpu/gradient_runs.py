@@ -54,14 +54,20 @@ def needed_features(p: AttentionProblem) -> Feature:
     return needed
 
 
+def heads_of(d_head: int) -> dict[str, int | None]:
+    """Returns both head dimensions of a problem with this d_head: 192 has a d_head_v of 128."""
+    return {"d_head": d_head, "d_head_v": 128 if d_head == 192 else None}
+
+
 def serves(config: flashattn.Config, p: AttentionProblem) -> bool:
     """Says whether a row serves the problem by its type, its head dimension and its features."""
     dtype = {"float16": DType.FP16, "bfloat16": DType.BF16}[p.dtype]
-    widest = max(p.d_head, p.d_head_v or 0)
+    fits = config.d_head >= p.d_head
+    fits &= (config.d_head_v or config.d_head) >= (p.d_head_v or p.d_head)
     missing = needed_features(p) & ~Feature(config.features)
     if missing == Feature.CAUSAL and config.features & Feature.WINDOW:
         missing = Feature(0)
-    return config.dtype == dtype and config.d_head >= widest and not missing
+    return config.dtype == dtype and fits and not missing
 
 
 def first_rows(arch: int, p: AttentionProblem) -> list[flashattn.Config | None]:

@@ -219,7 +219,7 @@ def run_gradients(problem: AttentionProblem, config: flashattn.Config) -> None:
     calls: tuple[dict[str, object], ...] = ({},) if of_dq else ({}, {"dq": False})
     tensors = device_inputs(problem)
     for q, k, v in (tensors, rare(*tensors)):
-        d_o, o = (torch.randn_like(q) for _ in range(2))
+        d_o, o = (torch.randn_like(q[..., : v.shape[-1]]) for _ in range(2))
         d_o[..., -3:, :, 5] = v[..., -1:, :1, 5] if v.numel() else 0  # NaN of rare()
         lse = torch.zeros(*q.shape[:-3], q.shape[-2], q.shape[-3], device="cuda")
         for wanted in calls:

@@ -18,7 +18,7 @@ from problems import AttentionProblem, make_inputs
 from test_backward_table import PROBLEMS as OF_CPU
 
 DTYPES = ("float16", "bfloat16")
-HEADS = (64, 128, 256)
+HEADS = (64, 128, (192, 128), 256)
 LEAST_PROBLEMS = 8  # that each row serves
 
 PROBLEMS = {
@@ -48,10 +48,13 @@ PROBLEMS = {
 }  # fmt: skip
 
 
-def _typed(p: AttentionProblem, dtype: str, d_head: int) -> AttentionProblem:
-    """Returns the problem with a head dimension of the row's; narrow ones stay as they are once."""
-    narrow = p.d_head_v is not None or p.d_head in (1, 37, 256)
-    return replace(p, dtype=dtype, **({} if narrow else {"d_head": d_head}))
+def _typed(p: AttentionProblem, dtype: str, heads: int | tuple[int, int]) -> AttentionProblem:
+    """Returns the problem with a d_head of the row's, or with both head dimensions; narrow ones
+    stay as they are once."""
+    if p.d_head_v is not None or p.d_head in (1, 37, 256):
+        return replace(p, dtype=dtype)
+    d_head, d_head_v = heads if isinstance(heads, tuple) else (heads, None)
+    return replace(p, dtype=dtype, d_head=d_head, d_head_v=d_head_v)
 
 
 def _rows(op: flashattn.Op, p: AttentionProblem) -> list[flashattn.Config]:
@@ -61,14 +64,14 @@ def _rows(op: flashattn.Op, p: AttentionProblem) -> list[flashattn.Config]:
 def test_rows_of_every_type_and_head_dimension() -> None:
     for op in OPS:
         found = {(row.config.dtype, row.config.d_head) for row in gradient_rows(op)}
-        assert found >= {(t, d) for t in (DType.FP16, DType.BF16) for d in HEADS}
+        assert found >= {(t, d) for t in (DType.FP16, DType.BF16) for d in (64, 128, 256)}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("d_head", HEADS)
+@pytest.mark.parametrize("heads", HEADS, ids=str)
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_every_row(name: str, d_head: int, dtype: str) -> None:
-    p = _typed(PROBLEMS[name], dtype, d_head)
+def test_every_row(name: str, heads: int | tuple[int, int], dtype: str) -> None:
+    p = _typed(PROBLEMS[name], dtype, heads)
     g = GradientProblem(p, has_d_lse=p.values == "normal")
     dq, dkv = (_rows(op, p) for op in OPS)
     assert dq and dkv
@@ -78,7 +81,7 @@ def test_every_row(name: str, d_head: int, dtype: str) -> None:
 
 def test_the_walk_takes_every_row() -> None:
     problems = [
-        _typed(p, dtype, d_head) for p in PROBLEMS.values() for dtype in DTYPES for d_head in HEADS
+        _typed(p, dtype, heads) for p in PROBLEMS.values() for dtype in DTYPES for heads in HEADS
     ]
     for op in OPS:
         for row in gradient_rows(op):

@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 import torch
 from gradient_problems import NAMES, GradientProblem, random_d_o
-from gradient_runs import DeviceRun
+from gradient_runs import DeviceRun, heads_of
 from problems import AttentionProblem, make_inputs
 
 PROBLEMS = {
     "causal": AttentionProblem(2, 300, 330, 6, 2, 64, "bfloat16", causal=True),
     "full": AttentionProblem(1, 500, 500, 8, 8, 128, "float16"),
     "wide": AttentionProblem(1, 200, 300, 4, 1, 256, "bfloat16", causal=True, softcap=5.0),
+    "narrow_v": AttentionProblem(
+        1, 290, 310, 4, 4, 192, "bfloat16", causal=True, d_head_v=128
+    ),
     "sinks": AttentionProblem(
         3, 260, 200, 4, 2, 128, "bfloat16", cu_seqlens_q=(0, 260, 261, 270),
         cu_seqlens_k=(0, 70, 270, 300), sinks=(1.0, 2.0, 3.0, 4.0),
@@ -95,15 +98,16 @@ def test_a_workspace_of_nan_at_odd_addresses(p: AttentionProblem) -> None:
         assert _bits(run.launch(workspace=memory[shift:])) == expected
 
 
-@pytest.mark.parametrize("d_head", [64, 128, 256])
+@pytest.mark.parametrize("d_head", [64, 128, 192, 256])
 @pytest.mark.parametrize("ragged", [False, True])
 def test_neighbours(ragged: bool, d_head: int) -> None:
     """A sequence is alone, and beside longer and shorter ones."""
     lengths = (140, 290, 7, 160)
     ends = tuple(int(n) for n in np.cumsum((0, *lengths)))
     p = AttentionProblem(
-        4, 290, 290, 4, 2, d_head, "bfloat16", causal=True, seqused_q=lengths, seqused_k=lengths
-    )
+        4, 290, 290, 4, 2, **heads_of(d_head), dtype="bfloat16", causal=True,
+        seqused_q=lengths, seqused_k=lengths,
+    )  # fmt: skip
     if ragged:
         p = replace(p, cu_seqlens_q=ends, cu_seqlens_k=ends, seqused_q=None, seqused_k=None)
     g = GradientProblem(p)
@@ -111,7 +115,7 @@ def test_neighbours(ragged: bool, d_head: int) -> None:
     whole = DeviceRun(g, inputs, d_o).launch()
     for b, n in enumerate(lengths):
         at = (slice(ends[b], ends[b + 1]),) if ragged else (b, slice(n))
-        one = AttentionProblem(1, n, n, 4, 2, d_head, "bfloat16", causal=True)
+        one = AttentionProblem(1, n, n, 4, 2, **heads_of(d_head), dtype="bfloat16", causal=True)
         parts = [np.ascontiguousarray(x[at])[None] for x in (*inputs, d_o)]
         alone = DeviceRun(GradientProblem(one), parts[:3], parts[3]).launch()
         for name in NAMES[:3]:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from flashattn import Arch
 from gradient_problems import GradientProblem, random_d_o
-from gradient_runs import DeviceRun, check, first_rows
+from gradient_runs import DeviceRun, check, first_rows, heads_of
 from problems import AttentionProblem, make_inputs
 
 DTYPES = ("float16", "bfloat16")
 every_type = pytest.mark.parametrize("dtype", DTYPES)
-every_head = pytest.mark.parametrize("d_head", [64, 128, 256])
+every_head = pytest.mark.parametrize("d_head", [64, 128, 192, 256])
 
 
 def _check(g: GradientProblem, inputs: list[np.ndarray], d_o: np.ndarray):
@@ -29,8 +29,8 @@ def _check(g: GradientProblem, inputs: list[np.ndarray], d_o: np.ndarray):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_in_use_matters_nowhere(value: float, d_head: int, dtype: str) -> None:
     """Rows beyond lengths, and padding at the left, are in none of the tensors looked at."""
-    p = AttentionProblem(2, 120, 130, 4, 2, d_head, dtype, seqused_q=(73, 120), seqused_k=(130, 91),
-                         leftpad_k=(35, 0), causal=True)  # fmt: skip
+    p = AttentionProblem(2, 120, 130, 4, 2, **heads_of(d_head), dtype=dtype, causal=True,
+                         seqused_q=(73, 120), seqused_k=(130, 91), leftpad_k=(35, 0))  # fmt: skip
     g = GradientProblem(p, has_d_lse=True)
     plain = DeviceRun(g).launch()
     q, k, v = (x.copy() for x in make_inputs(p))
@@ -52,14 +52,14 @@ def test_what_is_not_in_use_matters_nowhere(value: float, d_head: int, dtype: st
 def test_keys_that_nobody_sees(masks: dict, value: float, d_head: int, dtype: str) -> None:
     """The first queries see none, and the last keys are seen by none: their K, V, Q and dO are in
     the same tiles as others."""
-    more_queries = AttentionProblem(1, 90, 74, 2, 1, d_head, dtype, **masks)
+    more_queries = AttentionProblem(1, 90, 74, 2, 1, **heads_of(d_head), dtype=dtype, **masks)
     q, k, v = make_inputs(more_queries)
     d_o = random_d_o(GradientProblem(more_queries))
     unseen = 10  # queries, that stand before the first key by six and more
     q, d_o = q.copy(), d_o.copy()
     q[:, :unseen] = d_o[:, :unseen] = value
     _check(GradientProblem(more_queries), [q, k, v], d_o)
-    wide = AttentionProblem(1, 10, 60, 2, 1, d_head, dtype, window_size=(3, 2))
+    wide = AttentionProblem(1, 10, 60, 2, 1, **heads_of(d_head), dtype=dtype, window_size=(3, 2))
     q, k, v = make_inputs(wide)
     k, v = k.copy(), v.copy()
     k[:, :40] = v[:, :40] = value
@@ -74,7 +74,7 @@ def test_a_visible_nan_reaches_what_depends_on_it(
     masks: dict, name: str, d_head: int, dtype: str
 ) -> None:
     """Rows that do not see it stay finite."""
-    p = AttentionProblem(1, 140, 140, 2, 1, d_head, dtype, **masks)
+    p = AttentionProblem(1, 140, 140, 2, 1, **heads_of(d_head), dtype=dtype, **masks)
     g = GradientProblem(p)
     tensors = dict(zip("qkv", make_inputs(p))) | {"d_o": random_d_o(g)}
     tensors[name] = tensors[name].copy()
@@ -94,8 +94,8 @@ def test_nan_beside_many_blocks(d_head: int, dtype: str) -> None:
     """Tiles that one key or query spoils are computed again, of several heads and sequences; adding
     to gradients, they add once."""
     p = AttentionProblem(
-        3, 400, 410, 4, 2, d_head, dtype, causal=True, seqused_q=(400, 300, 129),
-        seqused_k=(410, 290, 130),
+        3, 400, 410, 4, 2, **heads_of(d_head), dtype=dtype, causal=True,
+        seqused_q=(400, 300, 129), seqused_k=(410, 290, 130),
     )  # fmt: skip
     g = GradientProblem(p, wide=(True,) * 3, adds=("dq", "dk", "dv"), wanted=("dq", "dk", "dv"))
     q, k, v = (x.copy() for x in make_inputs(p))

@@ -113,3 +113,24 @@ def test_sections() -> None:
         for name in NAMES[:3]:
             assert torch.equal(getattr(kept, name), getattr(two, name)), name
         assert kept.dq.isfinite().all()
+
+
+@every_head
+@pytest.mark.parametrize("size", [(0, 130), (2, 0)])
+def test_nothing_to_add_up(size: tuple[int, int], d_head: int) -> None:
+    """Without sequences, or without queries, gradients of sinks are 0, and those of keys."""
+    batch, seqlen_q = size
+    dq, dkv = _rows(replace(KEPT, d_head=d_head))
+    q = torch.ones(batch, seqlen_q, 4, d_head, device="cuda", dtype=torch.bfloat16)
+    k = torch.ones(batch, 130, 2, d_head, device="cuda", dtype=torch.bfloat16)
+    lse = torch.zeros(batch, 4, seqlen_q, device="cuda")
+    sinks = torch.zeros(4, device="cuda")
+    for row in (None, dq):
+        d_sinks = torch.full((4,), torch.nan, device="cuda")
+        outputs = {"dk": torch.full_like(k, torch.nan), "dv": torch.full_like(k, torch.nan)}
+        flashattn.flash_attn_backward(
+            q, q, k, k, q, lse, causal=True, sinks=sinks, d_sinks=d_sinks, **outputs,
+            dq_config=row, dkv_config=dkv,
+        )  # fmt: skip
+        for found in (d_sinks, *outputs.values()):
+            assert (found == 0).all()

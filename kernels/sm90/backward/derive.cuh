@@ -27,6 +27,13 @@ constexpr int gradient_consumer_registers = gradient_consumers<C> == 4 ? 112
                                             : needs_most_registers<C>  ? 240
                                                                        : 232;
 
+/* Fragments of the rows that stay wait in registers, where d_head leaves room for them: what is
+ * read of shared memory for a product is then half as much, or less. Both consumers of dK and dV
+ * that have no roles need all registers for accumulators. */
+template <flash_config_t C>
+constexpr bool has_still_fragments = writes_dq<C> ? C.d_head <= 64
+                                                  : (has_roles<C> &&C.d_head + d_head_v<C> <= 320);
+
 /* Rows that stay and rows that pass by. */
 template <flash_config_t C> constexpr int still_rows = sm90_backward_rows(&C);
 template <flash_config_t C> constexpr int step_rows = sm90_backward_step(&C);

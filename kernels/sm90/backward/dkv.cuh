@@ -36,7 +36,6 @@ template <flash_config_t C> struct dkv_consumer {
     float dv[d_head_v<C> / 2];
     ring_t ring;
     int number;
-    int read_stage; /* which dK under way reads; -1: none */
     ds_place_t ds;
 };
 
@@ -48,8 +47,7 @@ static __device__ __forceinline__ float2 load_numbers(const float *numbers, int 
 template <flash_config_t C>
 static __device__ __forceinline__ void issue_s(dkv_consumer<C> &consumer, int stage) {
     issue_of_rows<operand_dtype<C>, C.B_r, C.d_head, still_panel<C>>(
-        consumer.s, still_tile<C>() + consumer.number * SM90_WARPGROUP_ROWS * SM90_PANEL_BYTES,
-        moving_tile<C>(stage));
+        consumer.s, still_tile<C>() + own_rows(consumer.number), moving_tile<C>(stage));
 }
 
 /* Makes D of a stage's rows what accumulators begin with from which dP^T is subtracted. */
@@ -63,13 +61,16 @@ static __device__ __forceinline__ void load_d(float (&dp)[C.B_r / 2], int stage)
     }
 }
 
-/* Issues D - dP^T. */
+/* Says whether registers are left: D is loaded beside the products of the block before, and
+ * fragments of P^T are made beside exponentials, for which blocks that a mask cuts have
+ * instructions of their own. */
+template <flash_config_t C> constexpr bool has_free_registers = C.d_head <= 64 && !has_softcap<C>;
+
+/* Issues D - dP^T, of accumulators that D has been loaded into. */
 template <flash_config_t C>
 static __device__ __forceinline__ void issue_dp(dkv_consumer<C> &consumer, int stage) {
-    load_d<C>(consumer.dp, stage);
     issue_of_rows<operand_dtype<C>, C.B_r, d_head_v<C>, still_panel<C>, true>(
-        consumer.dp, still_v_tile<C>() + consumer.number * SM90_WARPGROUP_ROWS * SM90_PANEL_BYTES,
-        moving_v_tile<C>(stage));
+        consumer.dp, still_v_tile<C>() + own_rows(consumer.number), moving_v_tile<C>(stage));
 }
 
 /* This is what a mask does to a block. */
@@ -93,6 +94,17 @@ static __device__ __forceinline__ void weigh(float (&p)[C.B_r / 2], float (&s)[C
         p[4 * i + 2] = exp2_approx(fmaf(s[4 * i + 2], unit.log2, -sum.x));
         p[4 * i + 3] = exp2_approx(fmaf(s[4 * i + 3], unit.log2, -sum.y));
     }
+}
+
+/* Computes P^T and its fragments, of a block that a mask CUTS or may cut, or of another. */
+template <flash_config_t C, bool CUTS = true>
+static __device__ __forceinline__ void
+weigh_and_round(uint32_t (&fragments)[C.B_r / 16][4], float (&p)[C.B_r / 2], float (&s)[C.B_r / 2],
+                int stage, const score_unit_t &unit, const block_mask_t &mask) {
+    weigh<C>(p, s, stage, unit);
+    if (CUTS && has_mask<C> && mask.is_cut)
+        hide<C>(p, mask.seen, mask.first + tile_column());
+    round_fragments<operand_dtype<C>, C.B_r>(fragments, p);
 }
 
 /* Computes the fragments of P^T, and P^T times the derivative of a softcap in `p`: sixteen queries
@@ -159,22 +171,14 @@ dkv_step(dkv_consumer<C> &consumer, const sm90_backward_params_t &params, const 
     uint32_t p_fragments[C.B_r / 16][4], ds_fragments[C.B_r / 16][4];
     if (PASS == SECOND_PASS && mask.is_cut)
         sanitise_queries<C>(consumer, stage, mask);
-    if constexpr (has_softcap<C>) {
-        static_assert(!C.overlap, "fragments are made before the wait for what reads the old ones");
+    if constexpr (has_softcap<C>)
         weigh_capped<C>(p_fragments, p, consumer.s, stage, unit, mask);
-    } else {
-        weigh<C>(p, consumer.s, stage, unit);
-        if (has_mask<C> && mask.is_cut)
-            hide<C>(p, mask.seen, mask.first + tile_column());
-    }
-    if constexpr (overlaps<C, PASS>) {
-        wgmma_wait<1>();
-        pin_accumulators(consumer.dk);
-        give_back_if<C>(consumer.read_stage >= 0, state.empty[max(consumer.read_stage, 0)]);
-        consumer.read_stage = stage;
-    }
-    if constexpr (!has_softcap<C>)
-        round_fragments<operand_dtype<C>, C.B_r>(p_fragments, p);
+    else if constexpr (!has_free_registers<C>)
+        weigh_and_round<C>(p_fragments, p, consumer.s, stage, unit, mask);
+    else if (has_mask<C> && mask.is_cut)
+        weigh_and_round<C>(p_fragments, p, consumer.s, stage, unit, mask);
+    else
+        weigh_and_round<C, false>(p_fragments, p, consumer.s, stage, unit, mask);
     wgmma_wait<0>();
     pin_accumulators(consumer.dp);
     if (PASS == SECOND_PASS && mask.is_cut) {
@@ -196,20 +200,18 @@ dkv_step(dkv_consumer<C> &consumer, const sm90_backward_params_t &params, const 
     wgmma_wait<LAST ? 1 : 2>();
     pin_accumulators(consumer.dv);
     release(state.v_empty[stage]);
+    if constexpr (!LAST && has_free_registers<C>)
+        load_d<C>(consumer.dp, next.stage);
     if constexpr (!LAST)
         wait_full(state.v_full[next.stage], next.parity);
-    if constexpr (overlaps<C, PASS> && !LAST) {
-        issue_dp<C>(consumer, next.stage);
-        wgmma_wait<2>();
+    wgmma_wait<0>();
+    pin_accumulators(consumer.dk);
+    give_back<C>(state.empty[stage]);
+    if constexpr (!LAST) {
         pin_accumulators(consumer.s);
-    } else {
-        wgmma_wait<0>();
-        pin_accumulators(consumer.dk);
-        give_back<C>(state.empty[stage]);
-        if constexpr (!LAST) {
-            pin_accumulators(consumer.s);
-            issue_dp<C>(consumer, next.stage);
-        }
+        if constexpr (!has_free_registers<C>)
+            load_d<C>(consumer.dp, next.stage);
+        issue_dp<C>(consumer, next.stage);
     }
     consumer.ring = next;
 }
@@ -267,6 +269,7 @@ static __device__ __forceinline__ void start_dkv(dkv_consumer<C> &consumer,
     wait_full(state.still_v_full, 0);
     wgmma_wait<0>();
     pin_accumulators(consumer.s);
+    load_d<C>(consumer.dp, ring.stage);
     issue_dp<C>(consumer, ring.stage);
 }
 
@@ -318,7 +321,6 @@ static __device__ __forceinline__ void dkv_pass(dkv_consumer<C> &consumer,
     const gradient_tile_t tile = find_gradient_tile<C>(params);
     const dkv_walk_t walk =
         find_dkv_walk<C, PASS>(p, tile, consumer.number * SM90_WARPGROUP_ROWS, tile_row(0));
-    consumer.read_stage = -1;
     clear(consumer.dk);
     clear(consumer.dv);
     if constexpr (keeps_ds<C>) {

@@ -17,6 +17,7 @@
 /* This is what either consumer carries from block to block: s is S^T or D - dP^T, sum dV or
  * -dK. */
 template <flash_config_t C, int COLUMNS> struct role_consumer {
+    uint32_t still[(C.d_head + d_head_v<C> - COLUMNS) / 16][4]; /* fragments of K or V */
     float s[C.B_r / 2];
     float sum[COLUMNS / 2];
     uint32_t fragments[C.B_r / 16][4];
@@ -62,8 +63,12 @@ static __device__ __forceinline__ void hand_over_p(const float (&p)[C.B_r / 2],
 template <flash_config_t C>
 static __device__ __forceinline__ void issue_role_s(role_consumer<C, d_head_v<C>> &consumer,
                                                     int stage) {
-    issue_of_rows<operand_dtype<C>, C.B_r, C.d_head, still_panel<C>>(consumer.s, still_tile<C>(),
-                                                                     moving_tile<C>(stage));
+    if constexpr (has_still_fragments<C>)
+        issue_of_row_fragments<operand_dtype<C>, C.B_r, C.d_head>(consumer.s, consumer.still,
+                                                                  moving_tile<C>(stage));
+    else
+        issue_of_rows<operand_dtype<C>, C.B_r, C.d_head, still_panel<C>>(
+            consumer.s, still_tile<C>(), moving_tile<C>(stage));
 }
 
 template <flash_config_t C, pass_t PASS, bool LAST>
@@ -116,6 +121,8 @@ static __device__ __forceinline__ void weigh_tile(role_consumer<C, d_head_v<C>> 
     gradient_state_t &state = gradient_state<C>();
     wait_full(state.full[place.ring.stage], place.ring.parity);
     wait_full(state.still_full, 0);
+    if constexpr (has_still_fragments<C>)
+        load_fragments<C.d_head, still_panel<C>>(consumer.still, still_tile<C>());
     issue_role_s<C>(consumer, place.ring.stage);
     wgmma_wait<0>();
     pin_accumulators(consumer.s);
@@ -139,8 +146,12 @@ template <flash_config_t C>
 static __device__ __forceinline__ void issue_role_dp(role_consumer<C, C.d_head> &consumer,
                                                      int stage) {
     load_d<C>(consumer.s, stage);
-    issue_of_rows<operand_dtype<C>, C.B_r, d_head_v<C>, still_panel<C>, true>(
-        consumer.s, still_v_tile<C>(), moving_v_tile<C>(stage));
+    if constexpr (has_still_fragments<C>)
+        issue_of_row_fragments<operand_dtype<C>, C.B_r, d_head_v<C>, true>(
+            consumer.s, consumer.still, moving_v_tile<C>(stage));
+    else
+        issue_of_rows<operand_dtype<C>, C.B_r, d_head_v<C>, still_panel<C>, true>(
+            consumer.s, still_v_tile<C>(), moving_v_tile<C>(stage));
 }
 
 /* Computes -dS^T. */
@@ -212,6 +223,8 @@ differentiate_tile(role_consumer<C, C.d_head> &consumer, const sm90_backward_par
     wait_full(state.full[first.stage], first.parity);
     wait_full(state.v_full[first.stage], first.parity);
     wait_full(state.still_v_full, 0);
+    if constexpr (has_still_fragments<C>)
+        load_fragments<d_head_v<C>, still_panel<C>>(consumer.still, still_v_tile<C>());
     issue_role_dp<C>(consumer, first.stage);
     wgmma_wait<0>();
     pin_accumulators(consumer.s);

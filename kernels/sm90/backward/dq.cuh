@@ -11,11 +11,10 @@
  *
  * A consumer's products and what runs beside them, for block j:
  *
- *     tensor cores   | dP j     |      | S j+1 | dQ j | dP j+1 ...
- *     other units    | P j      | dS j |              | P j+1
+ *     tensor cores   | dP j     | S j+1 | dQ j | dP j+1 ...
+ *     other units    | P j      | dS j  |      | P j+1
  *
- * With overlap, dP of the next block is issued together with S of it and dQ, and P is computed
- * beside both.
+ * With overlap, dP of the next block is issued together with dQ, and P is computed beside both.
  */
 #ifndef FLASH_KERNELS_SM90_BACKWARD_DQ_CUH
 #define FLASH_KERNELS_SM90_BACKWARD_DQ_CUH
@@ -31,6 +30,8 @@
 
 /* This is what a consumer carries from block to block. */
 template <flash_config_t C> struct dq_consumer {
+    uint32_t q[C.d_head / 16][4]; /* fragments, where they wait in registers, and of dO */
+    uint32_t d_o[d_head_v<C> / 16][4];
     float s[C.B_c / 2];
     float dp[C.B_c / 2];    /* D - dP */
     float dq[C.d_head / 2]; /* -dQ / scale */
@@ -44,9 +45,12 @@ template <flash_config_t C> struct dq_consumer {
 
 template <flash_config_t C>
 static __device__ __forceinline__ void issue_s(dq_consumer<C> &consumer, int stage) {
-    issue_of_rows<operand_dtype<C>, C.B_c, C.d_head, still_panel<C>>(
-        consumer.s, still_tile<C>() + consumer.number * SM90_WARPGROUP_ROWS * SM90_PANEL_BYTES,
-        moving_tile<C>(stage));
+    if constexpr (has_still_fragments<C>)
+        issue_of_row_fragments<operand_dtype<C>, C.B_c, C.d_head>(consumer.s, consumer.q,
+                                                                  moving_tile<C>(stage));
+    else
+        issue_of_rows<operand_dtype<C>, C.B_c, C.d_head, still_panel<C>>(
+            consumer.s, still_tile<C>() + own_rows(consumer.number), moving_tile<C>(stage));
 }
 
 /* Issues D - dP. */
@@ -55,9 +59,12 @@ static __device__ __forceinline__ void issue_dp(dq_consumer<C> &consumer, int st
 #pragma unroll
     for (int i = 0; i < C.B_c / 2; ++i)
         consumer.dp[i] = consumer.d[i / 2 % 2];
-    issue_of_rows<operand_dtype<C>, C.B_c, d_head_v<C>, still_panel<C>, true>(
-        consumer.dp, still_v_tile<C>() + consumer.number * SM90_WARPGROUP_ROWS * SM90_PANEL_BYTES,
-        moving_v_tile<C>(stage));
+    if constexpr (has_still_fragments<C>)
+        issue_of_row_fragments<operand_dtype<C>, C.B_c, d_head_v<C>, true>(
+            consumer.dp, consumer.d_o, moving_v_tile<C>(stage));
+    else
+        issue_of_rows<operand_dtype<C>, C.B_c, d_head_v<C>, still_panel<C>, true>(
+            consumer.dp, still_v_tile<C>() + own_rows(consumer.number), moving_v_tile<C>(stage));
 }
 
 /* Computes P, times the derivative of a softcap. */
@@ -109,22 +116,21 @@ static __device__ __forceinline__ void dq_step(dq_consumer<C> &consumer, const r
     weigh<C>(p, consumer, unit);
     if (is_cut)
         hide<C>(p, consumer.seen, block * C.B_c + tile_column());
+    wgmma_wait<0>();
+    pin_accumulators(consumer.dq);
+    pin_accumulators(consumer.dp);
     if constexpr (overlaps<C, PASS>) {
-        wgmma_wait<1>();
-        pin_accumulators(consumer.dq);
         give_back_if<C>(consumer.read_stage >= 0, state.empty[max(consumer.read_stage, 0)]);
         consumer.read_stage = stage;
     }
-    wgmma_wait<0>();
-    pin_accumulators(consumer.dp);
-    release(state.v_empty[stage]);
-    if (PASS == SECOND_PASS && is_cut)
-        hide<C>(consumer.dp, consumer.seen, block * C.B_c + tile_column());
-    differentiate<C>(ds, p, consumer);
     if constexpr (!LAST) {
         wait_full(state.full[next.stage], next.parity);
         issue_s<C>(consumer, next.stage);
     }
+    release(state.v_empty[stage]);
+    if (PASS == SECOND_PASS && is_cut)
+        hide<C>(consumer.dp, consumer.seen, block * C.B_c + tile_column());
+    differentiate<C>(ds, p, consumer);
     issue_of_fragments<operand_dtype<C>, C.B_c, C.d_head, true>(consumer.dq, ds,
                                                                 moving_tile<C>(stage));
     if constexpr (!LAST)
@@ -151,9 +157,15 @@ static __device__ __forceinline__ void start_dq(dq_consumer<C> &consumer) {
     const ring_t &ring = consumer.ring;
     wait_full(state.full[ring.stage], ring.parity);
     wait_full(state.still_full, 0);
+    if constexpr (has_still_fragments<C>)
+        load_fragments<C.d_head, still_panel<C>>(consumer.q,
+                                                 still_tile<C>() + own_rows(consumer.number));
     issue_s<C>(consumer, ring.stage);
     wait_full(state.v_full[ring.stage], ring.parity);
     wait_full(state.still_v_full, 0);
+    if constexpr (has_still_fragments<C>)
+        load_fragments<d_head_v<C>, still_panel<C>>(consumer.d_o,
+                                                    still_v_tile<C>() + own_rows(consumer.number));
     issue_dp<C>(consumer, ring.stage);
     wgmma_wait<1>();
     pin_accumulators(consumer.s);

@@ -97,7 +97,7 @@ template <int DTYPE, int N> struct wgmma;
 #define SM90_OPERANDS_256 SM90_OPERANDS_240, SM90_O8(120)
 
 /* P0 and so on are the numbers of the operands that follow the accumulators. */
-#define SM90_WGMMA_OF_TYPE(DTYPE, TYPE, N, P0, P1, P2, P3, P4, P5, P6)                             \
+#define SM90_WGMMA_OF_TYPE(DTYPE, TYPE, N, P0, P1, P2, P3, P4, P5, P6, P7)                         \
     template <> struct wgmma<DTYPE, N> {                                                           \
         template <int SIGN = 1, int TRANSPOSED = 0>                                                \
         static __device__ __forceinline__ void shared_a(float (&d)[N / 2], uint64_t a, uint64_t b, \
@@ -110,36 +110,36 @@ template <int DTYPE, int N> struct wgmma;
                          : SM90_OPERANDS_##N                                                       \
                          : "l"(a), "l"(b), "r"((int)accumulate), "n"(SIGN), "n"(TRANSPOSED));      \
         }                                                                                          \
-        template <int N_MAJOR>                                                                     \
+        template <int N_MAJOR, int SIGN = 1>                                                       \
         static __device__ __forceinline__ void                                                     \
         register_a(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate) {       \
             asm volatile("{\n.reg .pred accumulate;\n"                                             \
                          "setp.ne.b32 accumulate, %" P5 ", 0;\n"                                   \
                          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE           \
                          " {" SM90_LIST_##N "}, {%" P0 ", %" P1 ", %" P2 ", %" P3 "}, %" P4        \
-                                            ", accumulate, 1, 1, %" P6 ";\n}\n"                    \
+                                            ", accumulate, 1, %" P7 ", %" P6 ";\n}\n"              \
                          : SM90_OPERANDS_##N                                                       \
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                     \
-                           "r"((int)accumulate), "n"(N_MAJOR));                                    \
+                           "r"((int)accumulate), "n"(N_MAJOR), "n"(SIGN));                         \
         }                                                                                          \
     };
 #define SM90_WGMMA(N, ...) FLASH_PAIR_TYPES(SM90_WGMMA_OF_TYPE, N, __VA_ARGS__)
 
-SM90_WGMMA(16, "8", "9", "10", "11", "12", "13", "14")
-SM90_WGMMA(32, "16", "17", "18", "19", "20", "21", "22")
-SM90_WGMMA(48, "24", "25", "26", "27", "28", "29", "30")
-SM90_WGMMA(64, "32", "33", "34", "35", "36", "37", "38")
-SM90_WGMMA(80, "40", "41", "42", "43", "44", "45", "46")
-SM90_WGMMA(96, "48", "49", "50", "51", "52", "53", "54")
-SM90_WGMMA(112, "56", "57", "58", "59", "60", "61", "62")
-SM90_WGMMA(128, "64", "65", "66", "67", "68", "69", "70")
-SM90_WGMMA(144, "72", "73", "74", "75", "76", "77", "78")
-SM90_WGMMA(160, "80", "81", "82", "83", "84", "85", "86")
-SM90_WGMMA(176, "88", "89", "90", "91", "92", "93", "94")
-SM90_WGMMA(192, "96", "97", "98", "99", "100", "101", "102")
-SM90_WGMMA(208, "104", "105", "106", "107", "108", "109", "110")
-SM90_WGMMA(224, "112", "113", "114", "115", "116", "117", "118")
-SM90_WGMMA(240, "120", "121", "122", "123", "124", "125", "126")
-SM90_WGMMA(256, "128", "129", "130", "131", "132", "133", "134")
+SM90_WGMMA(16, "8", "9", "10", "11", "12", "13", "14", "15")
+SM90_WGMMA(32, "16", "17", "18", "19", "20", "21", "22", "23")
+SM90_WGMMA(48, "24", "25", "26", "27", "28", "29", "30", "31")
+SM90_WGMMA(64, "32", "33", "34", "35", "36", "37", "38", "39")
+SM90_WGMMA(80, "40", "41", "42", "43", "44", "45", "46", "47")
+SM90_WGMMA(96, "48", "49", "50", "51", "52", "53", "54", "55")
+SM90_WGMMA(112, "56", "57", "58", "59", "60", "61", "62", "63")
+SM90_WGMMA(128, "64", "65", "66", "67", "68", "69", "70", "71")
+SM90_WGMMA(144, "72", "73", "74", "75", "76", "77", "78", "79")
+SM90_WGMMA(160, "80", "81", "82", "83", "84", "85", "86", "87")
+SM90_WGMMA(176, "88", "89", "90", "91", "92", "93", "94", "95")
+SM90_WGMMA(192, "96", "97", "98", "99", "100", "101", "102", "103")
+SM90_WGMMA(208, "104", "105", "106", "107", "108", "109", "110", "111")
+SM90_WGMMA(224, "112", "113", "114", "115", "116", "117", "118", "119")
+SM90_WGMMA(240, "120", "121", "122", "123", "124", "125", "126", "127")
+SM90_WGMMA(256, "128", "129", "130", "131", "132", "133", "134", "135")
 
 #endif
