@@ -482,6 +482,7 @@ def tune_sm90_fp8() -> list[Config]:
         for ping_pong in (0, 1)
         if n_stages == 3 or d_head == 256
         if features != BASIC_FEATURES or not ping_pong
+        if d_head != 192 or not ping_pong  # ptxas would serialise its products (note C7511)
     ]
     prefill = [config for config in candidates if legal(config)]
     return prefill + _sm90_decode(Dtype.E4M3, SM90_DECODE_TUNE_FP8_SHAPES, Dtype.E4M3)

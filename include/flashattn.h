@@ -318,7 +318,7 @@ typedef struct flash_config {
     int32_t d_head_v;        /**< head dimension of V and O; 0: as d_head. Never d_head itself */
     int32_t operand_dtype;   /**< FLASH_DTYPE_... that products are computed in, of elements that
                                 are not converted; 0: the family's usual type for dtype, in which
-                                E4M3 is converted. All rows of this version have 0 */
+                                E4M3 is converted */
 } flash_config_t;
 
 #define FLASH_CONFIG_INIT                                                                          \
@@ -824,10 +824,11 @@ typedef struct flash_dropout {
  *
  * Element types: K and V have one type, or on the CPU any two of fp16, bf16, fp32, Q8_0 and Q4_0.
  * Q and O may be of fp32 where K has 16 bits, each by itself; on CUDA devices such a Q is rounded
- * to the type of K. Beside K of e4m3, on the CPU, Q may be of e4m3, too, and O of fp16, bf16 or
- * fp32. Beside K of e4m3, of latent tokens (FLASH_DTYPE_LATENT_E4M3) or of quantised
+ * to the type of K. Beside K of e4m3, of latent tokens (FLASH_DTYPE_LATENT_E4M3) or of quantised
  * blocks (FLASH_DTYPE_Q8_0, FLASH_DTYPE_Q4_0, on the CPU), Q is of fp16, bf16 or fp32, and O of Q's
- * type or fp32; a call whose dtype is one of these names the types of both. flash_query_support()
+ * type or fp32. Beside K of e4m3 Q may be of e4m3, too, and O of fp16, bf16 or fp32; on CUDA devices
+ * some calls are refused then (docs/serving.md). A call whose dtype is one of these names the types
+ * of both. flash_query_support()
  * answers for each call. O of fp32 is not rounded; docs/numerics.md says what becomes of a Q of
  * fp32.
  */

@@ -2,8 +2,9 @@
 
     python benchmarks/gpu/fp8_products.py [D_HEAD...]
 
-It needs a library with the set tune_sm90_fp8, and FlashAttention-3's flash_attn_interface. Lines
-have TFLOP/s of FlashAttention-3 in bf16 and in e4m3, and of each row of a d_head and mask.
+It needs FlashAttention-3's flash_attn_interface and, for more rows than those of ship, a library
+with the set tune_sm90_fp8. Lines have TFLOP/s of FlashAttention-3 in bf16 and in e4m3, and of each
+row of a d_head and mask.
 """
 
 from __future__ import annotations

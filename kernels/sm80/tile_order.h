@@ -8,8 +8,9 @@
  *     head 1        1 3 5 7 9 11
  *     head 2        12 14 16 ...
  *
- * They are so many heads as have about four times the tiles that a large device runs at a time.
- * Tiles of a head that run at the same time still follow each other, and read the same rows.
+ * Those that take turns are as many heads as have about four times the tiles that a large device
+ * runs at a time. Tiles of a head that run at the same time still follow each other, and read the
+ * same rows.
  */
 #ifndef FLASH_KERNELS_SM80_TILE_ORDER_H
 #define FLASH_KERNELS_SM80_TILE_ORDER_H

@@ -257,7 +257,8 @@ static void check_near_miss(const flash_config_t *config, int field) {
         assert_int_equal(flash_last_status(), FLASH_ERROR_NOT_BUILT);
     } else {
         const bool of_operands =
-            config->operand_dtype != 0 && strstr(flash_last_error(), "operand_dtype is ") != NULL;
+            config->operand_dtype != 0 && strncmp(wrong, "dtype", 5) == 0 &&
+            strstr(flash_last_error(), "operand_dtype is ") != NULL;
         assert_true(of_operands || strstr(flash_last_error(), wrong) != NULL);
         assert_int_equal(flash_last_status(), FLASH_ERROR_INVALID_CONFIG);
     }

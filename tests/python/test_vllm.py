@@ -190,6 +190,7 @@ def test_queries_of_e4m3_stay_where_a_kernel_multiplies_them(
     assert not needs_16_bits(64)
     assert not needs_16_bits(32, sliding_window=5)
     assert needs_16_bits(128)
+    assert needs_16_bits(40)
     assert needs_16_bits(64, logits_soft_cap=5.0)
     assert needs_16_bits(64, alibi_slopes=[0.5] * b.n_heads)
     monkeypatch.setattr(backend.envs, "VLLM_BATCH_INVARIANT", True, raising=False)

@@ -64,7 +64,8 @@ def is_true(name: str, value: Any) -> bool:
 def refuse_gradient(name: str, value: Any) -> None:
     """Raises NotImplementedError for a torch tensor that requires a gradient and is taken as a
     number."""
-    if getattr(value, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
+    torch = sys.modules.get("torch")
+    if torch is not None and getattr(value, "requires_grad", False) and torch.is_grad_enabled():
         instead = "multiply q by it, or " if name == "softmax_scale" else ""
         raise NotImplementedError(
             f"{name} requires a gradient, and there is none of numbers: {instead}use {name}.item()"

@@ -149,8 +149,10 @@ def flash_attn_fp8(
     cu_seqlens_q, cu_seqlens_k, max_seqlen_q and max_seqlen_k are those of flash_attn_varlen_func.
     Keys that are not in use count in scales and means all the same.
 
-    Kernels of this version multiply fp32 on the CPU, which is exact to the quantised values; P is
-    not rounded. Raises as flash_attn_func.
+    On the CPU kernels multiply fp32, which is exact to the quantised values; P is not rounded, nor
+    for up to 32 rows (queries x query heads of a K/V head) on CUDA devices. For more rows devices of
+    compute capability 9.0 multiply e4m3 up to a d_head of 128, and P is rounded to it; elsewhere
+    such a Q is refused. Raises as flash_attn_func.
     """
     of_tokens_q = {"cu_seqlens": cu_seqlens_q, "max_seqlen": max_seqlen_q}
     of_tokens_k = {"cu_seqlens": cu_seqlens_k, "max_seqlen": max_seqlen_k}

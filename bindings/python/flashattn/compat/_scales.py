@@ -63,6 +63,8 @@ def needs_16_bits(q: Tensor, v: Tensor, options: dict[str, Any]) -> bool:
     these keywords of torch_ops.flash_attn_func."""
     if q.dtype != _E4M3 or q.is_cpu:
         return False
+    if q.shape[-1] % 16 or v.shape[-1] % 16:
+        return True  # kernels read rows of such a q in whole 16 bytes
     needed = Feature(0)
     for name, features in _FEATURES.items():
         if options.get(name) is not None:
