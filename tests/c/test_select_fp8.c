@@ -148,13 +148,25 @@ TEST(what_they_lack_is_named) {
                    "E4M3");
 }
 
-TEST(without_them_queries_of_e4m3_are_refused) {
+/* Up to a d_head of 128 rows of decode have what those of prompts lack. */
+TEST(windows_softcap_and_ragged_batches_are_multiplied_too) {
+    static const int32_t features[] = {FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW,
+                                       FLASH_FEATURE_SOFTCAP, FLASH_FEATURE_VARLEN};
+    if (!has_decode_rows())
+        return;
+    for (size_t j = 0; j < sizeof features / sizeof features[0]; j++) {
+        const problem_t problem = fp8_problem(128, FLASH_DTYPE_BF16, features[j]);
+        assert_int_equal(selected(&problem, &hopper)->config.operand_dtype, FLASH_DTYPE_E4M3);
+    }
+}
+
+TEST(wider_queries_of_e4m3_than_rows_are_refused) {
     const problem_t problem = fp8_problem(256, FLASH_DTYPE_BF16, 0);
     flash_kernel_t const *kernel = NULL;
     char reason[SELECT_REASON_SIZE] = "";
-    if (!has_rows())
+    if (widest_row(0) < 256)
         assert_refused(select_kernel(&problem, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
-                       "E4M3");
+                       "d_head 256");
 }
 
 int main(void) {
