@@ -826,11 +826,10 @@ typedef struct flash_dropout {
  * Q and O may be of fp32 where K has 16 bits, each by itself; on CUDA devices such a Q is rounded
  * to the type of K. Beside K of e4m3, of latent tokens (FLASH_DTYPE_LATENT_E4M3) or of quantised
  * blocks (FLASH_DTYPE_Q8_0, FLASH_DTYPE_Q4_0, on the CPU), Q is of fp16, bf16 or fp32, and O of Q's
- * type or fp32. Beside K of e4m3 Q may be of e4m3, too, and O of fp16, bf16 or fp32; on CUDA devices
- * some calls are refused then (docs/serving.md). A call whose dtype is one of these names the types
- * of both. flash_query_support()
- * answers for each call. O of fp32 is not rounded; docs/numerics.md says what becomes of a Q of
- * fp32.
+ * type or fp32. Beside K of e4m3 Q may be of e4m3, too, and O of fp16, bf16 or fp32; on CUDA
+ * devices some calls are refused then (docs/serving.md). A call whose dtype is one of these names
+ * the types of both. flash_query_support() answers for each call. O of fp32 is not rounded;
+ * docs/numerics.md says what becomes of a Q of fp32.
  */
 typedef struct flash_forward_args {
     uint32_t struct_size; /**< sizeof(flash_forward_args_t) */
