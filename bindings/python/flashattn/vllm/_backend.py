@@ -173,7 +173,8 @@ class FlashAttnMetadataBuilder(AttentionMetadataBuilder):
 
 class FlashAttnImpl(AttentionImpl):
     """Computes the attention of a layer. It takes queries of e4m3, but does not ask for them
-    (supports_quant_query_input): only chunks of several queries are faster with them, and none as exact."""
+    (supports_quant_query_input): only chunks of several queries are faster with them, and none as
+    exact."""
 
     def __init__(
         self,
