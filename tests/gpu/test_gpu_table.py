@@ -294,7 +294,7 @@ def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
     keys = config.n_stages * config.B_c
     if config.operand_dtype == DType.E4M3:  # V is transposed, and O has two bytes
         columns = -(-config.d_head // 128) * 128
-        # In SM90_DECODE V lies as it landed, and transposed.
+        # SM90_DECODE has V as it landed, and transposed.
         of_v = 2 * columns if config.arch == Arch.SM90_DECODE else config.d_head
         least = columns * (config.B_r + keys) + of_v * keys
         return least, least + 4096 + columns * config.B_r + 2 * config.d_head * config.B_r

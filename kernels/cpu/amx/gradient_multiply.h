@@ -23,7 +23,7 @@ ALWAYS_INLINE void gradient_tiles_configure(void) {
     tiles_load_config(&config);
 }
 
-/* Where the operands of a step lie, and the bytes from row to row. */
+/* A step has its operands here, and these bytes from row to row. */
 typedef struct tile_operands {
     const float *a;
     const float *b;

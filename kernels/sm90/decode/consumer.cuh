@@ -72,7 +72,7 @@ static __device__ __forceinline__ void await_k(const row_state<C> &rows) {
     }
 }
 
-/* What transposes V has ordered its stores before what wgmma reads. */
+/* The warps that transpose V have ordered their stores before what wgmma reads. */
 template <flash_config_t C>
 static __device__ __forceinline__ void await_v(const row_state<C> &rows) {
     const uint64_t &full = block_state<C>().v_full[rows.v.stage];

@@ -42,7 +42,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void transpose_block(uint32_t from, uint32_t to, int warp) {
     static_assert(C.B_c == SM90_PANEL_BYTES && d_head_v<C> <= SM90_PANEL_BYTES, "one panel");
     const int lane = threadIdx.x % warp_threads;
-    /* Of a thread's two columns each half of the warp takes the other one first: the rows of a
+    /* Each half of the warp takes another one of a thread's two columns first: the rows of a
      * matrix to be stored are then in eight different places of their lines. */
     const int first_odd = lane / 16, of_matrix = lane % 8;
     const int in_chunk = of_matrix * 2 + (lane / 8 % 2 ^ of_matrix / 4); /* column */
