@@ -74,12 +74,12 @@ static __device__ __forceinline__ void find_key_blocks(const flash_params_t &p,
 }
 
 /* Returns the number of this thread block's tile, of those of a head in the order of their length.
- * Without a mask all have the same. */
+ * Without a mask all have the same. Rows without dropout keep head after head. */
 template <flash_config_t C>
 static __device__ __forceinline__ sm80_tile_number_t number_of_tile(const flash_params_t &p,
                                                                     uint32_t tiles) {
     const uint32_t number = block_number();
-    if constexpr (has_mask<C>)
+    if constexpr (has_mask<C> && has_dropout<C>)
         return sm80_tile_of_block(number, tiles, (uint32_t)p.n_heads * (uint32_t)p.batch);
     else
         return sm80_tile_number_t{number / tiles, number % tiles};
