@@ -99,23 +99,26 @@ def compare_gradient(
     largest_score: float = 0.0,
     p_dtype: np.dtype | None = None,
 ) -> GradientDeviation:
-    """Measures a gradient (in its own type) against those of gradient_oracle.py. magnitude is that
-    of magnitudes() there; p_dtype is the type that P and dS are rounded to, None: found's."""
+    """Measures a gradient (in its own type) against those of gradient_oracle.py. naive (float32)
+    and magnitude are those of naive() and magnitudes() there; p_dtype is the type that P and dS are
+    rounded to, None: found's."""
     result = GradientDeviation()
     dtype = found.dtype
-    found, naive = found.astype(np.float64), naive.astype(np.float64)
-    with np.errstate(over="ignore"):
-        rounded = exact.astype(dtype).astype(np.float64)  # infinite where exact is beyond the type
+    with np.errstate(over="ignore"):  # infinite where they are beyond the type
+        rounded, naive_rounded = (x.astype(dtype).astype(np.float64) for x in (exact, naive))
+    found = found.astype(np.float64)
     _check_places(result, name, found, rounded)
     finite = np.isfinite(rounded) & np.isfinite(found)
     exact, found, magnitude = exact[finite], found[finite], np.abs(magnitude[finite])
-    naive_error = np.abs(naive[finite] - exact)
-    naive_error = np.where(np.isfinite(naive_error), naive_error, 0)
+    naive_error = _finite(np.abs(naive_rounded[finite] - exact))
+    unrounded_error = _finite(np.abs(naive[finite].astype(np.float64) - exact))
+    largest = np.abs(rounded[finite]).max(initial=0).astype(dtype)
+    half_step = (float(largest) - float(np.nextafter(largest, dtype.type(0)))) / 2
     of_scores = _SCORE_ERROR * largest_score if _SCORES_WITHIN < largest_score < np.inf else 0.0
     error = np.abs(found - exact)
     result.max_error = float(error.max(initial=0))
     result.max_error_allowed = float(
-        2 * naive_error.max(initial=0)
+        max(2 * naive_error.max(initial=0), 2 * unrounded_error.max(initial=0) + half_step)
         + 1e-5 * np.abs(exact).max(initial=0)
         + (_CANCELLATION + of_scores) * magnitude.max(initial=0)
     )
@@ -134,6 +137,10 @@ def compare_gradient(
             f"{length:.3e}"
         )
     return result
+
+
+def _finite(errors: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(errors), errors, 0)
 
 
 def _check_places(result: Deviation, name: str, actual: np.ndarray, expected: np.ndarray) -> None:

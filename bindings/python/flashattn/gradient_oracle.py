@@ -4,8 +4,8 @@ the tests of gradients.
 It is written for reading and independent of the kernels, as oracle.py is, whose masks and softmax
 it takes: one sequence and one head at a time, the whole matrices of scores, P and dS. `naive` takes
 the same steps as a plain implementation would (float32 scores and sums; P and dS rounded to the
-type of K and V, O and the gradients to their own); the distance between the two sets the tolerance
-of compare.compare_gradient().
+type of K and V, O to its own); the distance between the two sets the tolerance of
+compare.compare_gradient(), which rounds the gradients to their types.
 """
 
 from __future__ import annotations
@@ -81,19 +81,12 @@ def naive(
     *,
     o: np.ndarray,
     p_dtype: np.dtype | None = None,
-    dtypes: tuple[np.dtype | None, np.dtype | None, np.dtype | None] = (None, None, None),
     **options: object,
 ) -> Gradients:
-    """Returns gradients with scores and sums in float32, P and dS in p_dtype (None: v's type), dQ,
-    dK and dV in dtypes (None: those of q, k and v). o is the rounded O of the forward pass."""
+    """Returns gradients in float32, before they are rounded to their types, with scores and sums in
+    float32 and P and dS in p_dtype (None: v's type). o is the rounded O of the forward pass."""
     plain = Precision(np.dtype(np.float32), np.dtype(p_dtype or v.dtype))
-    found = _gradients(q, k, v, d_o, d_lse, o, plain, **options)
-    with np.errstate(all="ignore"):
-        rounded = [
-            x.astype(dtype or like.dtype)
-            for x, dtype, like in zip((found.dq, found.dk, found.dv), dtypes, (q, k, v))
-        ]
-    return Gradients(*rounded, found.d_sinks)
+    return _gradients(q, k, v, d_o, d_lse, o, plain, **options)
 
 
 def _gradients(
