@@ -185,7 +185,35 @@ static taken_t find_types(const problem_t *problem, const device_t *device) {
     return taken;
 }
 
+/* Returns what stands in the way of the family's rows that have all that the problem needs; NULL if
+ * there are none. */
+static const char *obstacle_of_family(const family_t *family, const problem_t *problem,
+                                      const device_t *device) {
+    const kernel_range_t rows = kernel_table_rows(family, problem->op, problem->dtype);
+    const char *why_not = NULL;
+    for (const flash_kernel_t *kernel = rows.begin; kernel < rows.end && why_not == NULL; kernel++)
+        if (select_fits(kernel, problem))
+            why_not = select_obstacle(kernel, problem, device);
+    return why_not;
+}
+
+/* Writes which family would serve the problem, were it not for an obstacle; nothing if none would.
+ * Families for all problems come last in the order, and are of most interest. */
+static void name_obstacle(const problem_t *problem, const device_t *device, char *text) {
+    text[0] = '\0';
+    for (int32_t i = family_order_count - 1; i >= 0 && text[0] == '\0'; i--) {
+        const family_t *family = family_order[i].family;
+        if (!is_candidate(&family_order[i], problem, device, (scope_t){FAMILY_NO_PART, false}))
+            continue;
+        const char *why_not = obstacle_of_family(family, problem, device);
+        if (why_not != NULL)
+            snprintf(text, SELECT_REASON_SIZE, "; %s rows would, but %s", family->facts->name,
+                     why_not);
+    }
+}
+
 static flash_status_t refuse(const problem_t *problem, const device_t *device) {
+    char obstacle[SELECT_REASON_SIZE];
     char types[TYPES_NAME_SIZE], pairs[TYPES_PAIRS_SIZE];
     char features[WORDS_FEATURES_SIZE], where[DEVICE_NAME_SIZE];
     const taken_t taken = find_types(problem, device);
@@ -200,11 +228,12 @@ static flash_status_t refuse(const problem_t *problem, const device_t *device) {
                   "no kernel in this library serves dtype %s on %s: if K and V are %s, Q and O can "
                   "be: %s",
                   types, where, config_dtype_name(problem->dtype), pairs);
+    name_obstacle(problem, device, obstacle);
     return status_fail(FLASH_ERROR_UNSUPPORTED,
                        "no kernel in this library serves dtype %s, d_head %d, d_head_v %d, "
-                       "features %s on %s (kernels in the table: %d)",
+                       "features %s on %s (kernels in the table: %d)%s",
                        types, problem->params.d_head, problem->params.d_head_v, features, where,
-                       kernel_table_count);
+                       kernel_table_count, obstacle);
 }
 
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,

@@ -106,7 +106,11 @@ TEST(what_rows_of_few_queries_of_e4m3_lack_is_named) {
     assert_refused(select_kernel(&p, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED, "192");
     p = fp8_chunk(8, 512, 4096, paged);
     p.params.cu_seqlens_q = on_device, p.batch_invariant = true;
-    assert_refused(select_kernel(&p, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED, "paged");
+    assert_refused(select_kernel(&p, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
+                   "SM90_DECODE rows would, but with FLASH_FLAG_BATCH_INVARIANT");
+    p = fp8_chunk(1, 512, 4096, paged), p.params.k_stride.seq += 8;
+    assert_refused(select_kernel(&p, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
+                   "SM90_DECODE rows would, but TMA needs");
 }
 
 TEST(rows_that_multiply_e4m3_take_q_of_it) {
