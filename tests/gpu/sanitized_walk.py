@@ -4,15 +4,19 @@ they compute.
     compute-sanitizer --tool racecheck python tests/gpu/sanitized_walk.py --racecheck [FILTER...]
 
 Filters are those of `python -m flashattn list`: arch=SM90 d_head=64 dtype=BF16 is a part that takes
-one or two minutes. Each tensor lies in an allocation of its own, so that every access beyond it is
-seen.
+one or two minutes. With --seconds=40 it runs one problem of each kind, the smallest, then the next
+larger ones, and starts none after 40 seconds; it says how many it has run. Each tensor lies in an
+allocation of its own, so that every access beyond it is seen.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,6 +59,10 @@ SIZES_OF_FAMILY = {
     Arch.SM90_MLA: MLA_SIZES,
     Arch.SM90_WIDE: (*SIZES, *CHUNK_SIZES),
 }
+# The first of those that are taken in turns: few tiles, and more blocks of keys than stages.
+FEW_TILES = ((1, 70, 330, 2, 1),)
+MANY_HEADS = 100  # of all sequences: blocks of persistent rows have several tiles, or sequences
+BLOCK_KEYS = 64
 MORE_KEYS = 600  # of calls with masks: enough that kernels leave out blocks which these hide
 MASKS = (
     BiasCase(slopes=1, kind="bits", hidden_blocks=0.5),
@@ -62,6 +70,7 @@ MASKS = (
     BlockCase(block_q=50, block_k=72),
 )
 WHOLE_TILES = (BlockCase(128, 128),)  # all that rows of SM90 with a fixed reference take
+Run = tuple[AttentionProblem, flashattn.Config]
 DECODE_LENGTHS = {"seqused_k": (0, 1, 63, 64, 65, 800, 300)}
 RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
 
@@ -81,7 +90,9 @@ def mixed_problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
             yield p
 
 
-def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
+def problems(
+    config: flashattn.Config, first_sizes: tuple[tuple[int, ...], ...] = ()
+) -> Iterator[AttentionProblem]:
     """Returns problems that the row serves, with each of its features by itself."""
     if config.arch == Arch.MIXED:
         yield from mixed_problems(config)
@@ -90,7 +101,7 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
     if config.features & Feature.DROPOUT:
         row |= {"dropout_p": 0.3, "rng_state": (1, 2)}
     is_decode = config.arch == Arch.SM80_DECODE
-    for sizes in SIZES_OF_FAMILY.get(config.arch, SIZES):
+    for sizes in (*first_sizes, *SIZES_OF_FAMILY.get(config.arch, SIZES)):
         yield AttentionProblem(*sizes, **row)
         if config.features & Feature.CAUSAL:
             yield AttentionProblem(*sizes, **row, causal=True)
@@ -135,6 +146,29 @@ def many_tiles(config: flashattn.Config, row: dict[str, object]) -> Iterator[Att
         batch = -(-n_tiles // 4)
         q, k = (tuple(range(0, (batch + 1) * length, length)) for length in (70, 90))
         yield AttentionProblem(batch, 70, 90, 4, 2, **row, cu_seqlens_q=q, cu_seqlens_k=k)
+
+
+def kind_of(p: AttentionProblem) -> Hashable:
+    """Returns what problems have in common that differ in size alone."""
+    keys = (p.seqlen_k > 0) + (p.seqlen_k >= BLOCK_KEYS)  # none, part of a block, or more
+    has_many = p.batch * p.n_heads > MANY_HEADS
+    return has_many, replace(p, batch=1, seqlen_q=1, seqlen_k=keys, n_heads=1, n_heads_kv=1)
+
+
+def size_of(p: AttentionProblem) -> int:
+    return p.batch * p.n_heads * p.seqlen_q * p.seqlen_k
+
+
+def in_turns(config: flashattn.Config) -> Iterator[tuple[int, int, AttentionProblem]]:
+    """Returns the row's problems, each with its place among those of its kind, by size, and its
+    size."""
+    has_tiles = SIZES[0] in SIZES_OF_FAMILY.get(config.arch, SIZES)
+    kinds: dict[Hashable, list[AttentionProblem]] = defaultdict(list)
+    for p in problems(config, FEW_TILES if has_tiles else ()):
+        kinds[kind_of(p)].append(p)
+    for kind in kinds.values():
+        for place, p in enumerate(sorted(kind, key=size_of)):
+            yield place, size_of(p), p
 
 
 def rare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
@@ -227,14 +261,33 @@ def run_gradients(problem: AttentionProblem, config: flashattn.Config) -> None:
     torch.cuda.synchronize()
 
 
+def runs_of(configs: list[flashattn.Config], takes_turns: bool) -> list[Run]:
+    """Returns the problems of all rows, with the row: of one row after the other, or those that are
+    the smallest of their kind before larger ones."""
+    if not takes_turns:
+        return [(problem, config) for config in configs for problem in problems(config)]
+    turns = [(*turn, config) for config in configs for turn in in_turns(config)]
+    return [(problem, config) for _, _, problem, config in sorted(turns, key=lambda x: x[:2])]
+
+
 def main(arguments: list[str]) -> None:
-    filters = [argument for argument in arguments if argument != "--racecheck"]
-    configs = [row.config for row in chosen_kernels(filters, runnable=True) if is_cuda(row.config)]
-    runs = [(problem, config) for config in configs for problem in problems(config)]
+    parser = argparse.ArgumentParser(usage="sanitized_walk.py [OPTION...] [FILTER...]")
+    parser.add_argument("--racecheck", action="store_true")
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("filters", nargs="*")
+    options = parser.parse_intermixed_args(arguments)
+    begin = time.monotonic()
+    rows = chosen_kernels(options.filters, runnable=True)
+    configs = [row.config for row in rows if is_cuda(row.config)]
+    runs = runs_of(configs, options.seconds is not None)
     assert runs, "no row matches"
-    for problem, config in runs:
+    for n, (problem, config) in enumerate(runs):
+        if options.seconds is not None:
+            print(f"{n} of {len(runs)} problems, {time.monotonic() - begin:.0f} s", flush=True)
+            if time.monotonic() - begin > options.seconds:
+                return
         if config.op == Op.FORWARD:
-            run(problem, config, "--racecheck" in arguments)
+            run(problem, config, options.racecheck)
         else:
             run_gradients(problem, config)
     print(f"{len(configs)} rows, {len(runs)} problems")
