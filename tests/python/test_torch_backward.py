@@ -356,6 +356,22 @@ def test_compiles_for_changing_lengths(fresh_compiler: Any) -> None:
         assert_close(gradients(compiled, inputs), gradients(_causal, inputs), 1e-6)
 
 
+@pytest.mark.parametrize("attend", [torch_ops.flash_attn_func, fa2.flash_attn_func])
+def test_checkpoints_compile_for_changing_lengths(attend: Any, fresh_compiler: Any) -> None:
+    """A default that is a float would be an input of each graph, of which torch loses track between
+    checkpoints."""
+
+    def attend_twice(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            q = checkpoint(attend, q, k, v, use_reentrant=False)
+        return attend(q, k, v).square().sum()
+
+    compiled = torch.compile(attend_twice, fullgraph=True, dynamic=True, backend="aot_eager")
+    for seqlen in (7, 5):
+        inputs = leaves(*(x[:, :seqlen] for x in _qkv()))
+        assert_close(gradients(compiled, inputs), gradients(attend_twice, inputs), 1e-6)
+
+
 def test_exported_model_is_trained() -> None:
     class Attention(torch.nn.Module):
         def __init__(self) -> None:

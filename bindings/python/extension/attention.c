@@ -190,7 +190,8 @@ static bool read_window(call_t *c) {
 }
 
 static bool is_zero(PyObject *object) {
-    return PyFloat_Check(object) && PyFloat_AsDouble(object) == 0;
+    const bool is_number = PyFloat_CheckExact(object) || PyLong_CheckExact(object);
+    return is_number && PyObject_IsTrue(object) == 0;
 }
 
 /* Reads the argument into its member of args, or into the flags. */

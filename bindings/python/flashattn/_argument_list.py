@@ -61,7 +61,9 @@ class Argument(NamedTuple):
         return getattr(_abi, f"FLASH_FLAG_{self.name.upper()}")
 
 
-# Operators take these by their places: a new one comes last.
+# Operators take these by their places: a new one comes last. A default of 0 is an integer for
+# numbers too: torch's compilers make a float of a module an input of the graph, where lengths may
+# change.
 ATTENTION = (
     Argument("cu_seqlens_q", ARRAY, None, "ragged"),
     Argument("cu_seqlens_k", ARRAY, None, "ragged"),
@@ -74,7 +76,7 @@ ATTENTION = (
     Argument("softmax_scale", POSITIVE, None, "scores"),
     Argument("causal", FLAG, False, "mask"),
     Argument("window_size", WINDOW, (-1, -1), "mask"),
-    Argument("softcap", CAP, 0.0, "scores"),
+    Argument("softcap", CAP, 0, "scores"),
     Argument("batch_invariant", FLAG, False, "launch"),
     Argument("k_descale", FACTORS, None, "scales"),
     Argument("v_descale", FACTORS, None, "scales"),
@@ -92,7 +94,7 @@ ATTENTION = (
     Argument("diagonal_offset", INTEGER, 0, "mask"),
     Argument("page_holes", FLAG, False, "mask"),
     Argument("q_descale", FACTORS, None, "q_scales"),
-    Argument("dropout_p", PROBABILITY, 0.0, "dropout"),
+    Argument("dropout_p", PROBABILITY, 0, "dropout"),
     Argument("rng_state", ARRAY, None, "dropout"),
     Argument("page_scales", FLAG, False, "q_scales"),
 )
