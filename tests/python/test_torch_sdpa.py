@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -248,6 +249,21 @@ def test_gradients_outlive_the_library_in_torchs_place(calls: list, backwards: l
     assert len(calls) == len(backwards) == 1
     for x, y in zip(first, second):
         torch.testing.assert_close(x.grad, y.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_an_output_without_a_gradient_has_none(calls: list) -> None:
+    class Ends(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> None:
+            return None
+
+    inputs = [x.requires_grad_() for x in make_inputs(SIZES[0], torch.float32, "tokens")]
+    Ends.apply(attend(*inputs)).sum().backward()
+    assert len(calls) == 1 and all(x.grad is None for x in inputs)
 
 
 def test_compiled_graphs_have_gradients(backwards: list) -> None:

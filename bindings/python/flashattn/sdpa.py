@@ -110,7 +110,7 @@ class _Overrides:
 
     def _backward_on_cpu(
         self,
-        grad_out: Tensor,
+        grad_out: Tensor | None,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -121,7 +121,9 @@ class _Overrides:
         *,
         attn_mask: Tensor | None = None,
         scale: float | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor | None, ...]:
+        if grad_out is None:  # as of a function behind attention whose backward() returns None
+            return None, None, None
         served = _is_served(query, key, value, dropout_p, scale, "CPU")
         if served and (attn_mask is None or attn_mask.dtype in _MASK_TYPES):
             results = [_as_tokens(x) for x in (query, key, value)]
@@ -156,7 +158,7 @@ class _Overrides:
 
     def _backward_on_cuda(
         self,
-        grad_out: Tensor,
+        grad_out: Tensor | None,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -172,7 +174,9 @@ class _Overrides:
         philox_offset: Tensor,
         *,
         scale: float | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor | None, ...]:
+        if grad_out is None:
+            return None, None, None
         tensors = grad_out, query, key, value, out, logsumexp
         if _is_served(query, key, value, dropout_p, scale, "CUDA") and has_gradients(query):
             results = [torch.empty_like(x) for x in (query, key, value)]
