@@ -263,6 +263,24 @@ def test_packed_tensors_compile_transform_and_cast(name: str) -> None:
         assert_close([cast.grad], expected, 5e-2)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@every_packed
+def test_many_gradients_of_results_of_packed_tensors(name: str) -> None:
+    function, packed, _ = PACKED[name]()
+    (packed,) = leaves(packed)
+    results = function(packed, causal=True, return_attn_probs=True)[:2]
+    d_o, d_lse = (torch.randn(3, *x.shape) for x in results)
+    for of_results in ((d_o, d_lse), (d_o, None), (None, d_lse)):
+        wanted = [i for i, x in enumerate(of_results) if x is not None]
+        of_these, given = ([x[i] for i in wanted] for x in (results, of_results))
+        options = {"retain_graph": True, "is_grads_batched": True}
+        (found,) = torch.autograd.grad(of_these, packed, given, **options)
+        for i, x in enumerate(found):
+            one = [y[i] for y in given]
+            (expected,) = torch.autograd.grad(of_these, packed, one, retain_graph=True)
+            assert torch.equal(x, expected)
+
+
 def test_only_q_or_only_kv_needs_a_gradient() -> None:
     q, kv = torch.randn(2, 5, 4, 16), torch.randn(2, 5, 2, 2, 16)
     both = gradients(lambda *x: _loss(fa2.flash_attn_kvpacked_func(*x)), leaves(q, kv))

@@ -25,6 +25,11 @@ QUESTIONS = tuple(
     )
 )
 IS_KNOWN = None not in QUESTIONS and hasattr(forward_ad, "_current_level")
+_STANDS_FOR_MANY = tuple(
+    getattr(torch._C._functorch, name)
+    for name in ("is_batchedtensor", "is_legacy_batchedtensor")
+    if hasattr(torch._C._functorch, name)
+)
 _n_modes, _is_transformed, _is_traced, _is_autocast = QUESTIONS
 
 
@@ -54,3 +59,9 @@ def is_possible_with(first: Tensor, *others: Tensor | None) -> bool:
         if x is not None and (type(x) is not Tensor or x.is_neg()):
             return False
     return True
+
+
+def is_mapped(*tensors: Tensor | None) -> bool:
+    """Returns whether one of these stands for many, of which torch makes a call each: as
+    torch.func.vmap has them, or the is_grads_batched of torch.autograd.grad."""
+    return any(x is not None and stands(x) for x in tensors for stands in _STANDS_FOR_MANY)

@@ -62,7 +62,7 @@ class _Packed(torch.autograd.Function):
         packed: Tensor,
     ) -> tuple[Tensor, Tensor]:
         o, lse = attend(*_tensors(q, packed, split), return_lse=True, **options)
-        ctx.operator, ctx.split = getattr(torch.ops.flashattn, operator).out, split
+        ctx.operator, ctx.split = getattr(torch.ops.flashattn, operator), split
         arrays = {name: x for name, x in options.items() if isinstance(x, Tensor)}
         ctx.names, ctx.options = tuple(arrays), {n: options[n] for n in options.keys() - arrays}
         ctx.save_for_backward(q, packed, o, lse, *arrays.values())
@@ -78,12 +78,19 @@ class _Packed(torch.autograd.Function):
         d_o = torch.zeros_like(o) if d_o is None else d_o
 
         def compute() -> tuple[Tensor | None, Tensor]:
+            tensors = _tensors(q, packed, ctx.split)
+            inputs = d_o, *tensors, o, lse
+            if direct.is_mapped(d_o, d_lse):  # and operators that write to arguments are not
+                found = ctx.operator.default(*inputs, **options, d_lse=d_lse)[:3]
+                parts = found if q is None else found[1:]
+                are_heads = tensors[-1].ndim == packed.ndim
+                d_packed = torch.cat(parts, -2) if are_heads else torch.stack(parts, -3)
+                return (None if q is None else found[0]), d_packed
             # Tokens of no sequence have a gradient, which the operator does not write.
             d_packed = torch.zeros(packed.shape, dtype=packed.dtype, device=packed.device)
             dq = None if q is None else torch.zeros(q.shape, dtype=q.dtype, device=q.device)
             results = dict(zip(("dq", "dk", "dv"), _tensors(dq, d_packed, ctx.split)))
-            tensors = _tensors(q, packed, ctx.split)
-            ctx.operator(d_o, *tensors, o, lse, **options, d_lse=d_lse, **results)
+            ctx.operator.out(*inputs, **options, d_lse=d_lse, **results)
             return dq, d_packed
 
         return None, None, None, None, *Underived.apply(compute, d_o, d_lse, q, packed)
