@@ -89,6 +89,13 @@ def test_checkpoint() -> None:
     assert_same(case.gradients(case.own), case.wanted(np.asarray(case.d_lse)))
 
 
+def test_compilation_may_be_disabled() -> None:
+    case = Case(P)
+    with jax.disable_jit():
+        found = case.gradients(case.own)
+    assert_same(found, case.wanted(np.asarray(case.d_lse)))
+
+
 def test_tokens_behind_the_last_sequence_have_gradients_of_zero() -> None:
     case = Case(replace(P, cu_seqlens_q=(0, 5, 14), cu_seqlens_k=(0, 8, 19)))
     rest = {name: np.full((3, *x.shape[1:]), 7, x.dtype) for name, x in case.own.items()}

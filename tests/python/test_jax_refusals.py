@@ -14,6 +14,7 @@ pytest.importorskip("jax")
 
 import flashattn  # noqa: E402
 import jax  # noqa: E402
+import jax.export  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import jax_cases  # noqa: E402, F401
 from flashattn._jax.call import OPERANDS  # noqa: E402
@@ -35,6 +36,12 @@ WRONG = {
     "d_head": ((Q[..., :4], K, K), {}, "d_head"),
     "batch": ((Q[:1], K, K), {}, "batch"),
     "type": ((Q.astype(np.int32), K, K), {}, "q is int32"),
+    "type of bits": ((Q.astype(bool), K.astype(bool), K.astype(bool)), {}, "q is bool"),
+    "type that numpy cannot stride": (
+        (Q, jnp.ones(K.shape, jnp.float8_e5m2), K),
+        {},
+        "k is float8_e5m2",
+    ),
     "scale": ((Q, K, K), {"softmax_scale": 0.0}, "softmax_scale is 0.0"),
     "window": ((Q, K, K), {"window_size": (1.5, 2)}, "window_size"),
     "sinks": ((Q, K, K), {"sinks": np.ones(3, np.float32)}, "sinks has shape"),
@@ -112,6 +119,13 @@ def test_a_traced_number_is_refused_by_name(name: str, value: Any) -> None:
 def test_arguments_that_jax_cannot_have_are_refused(name: str) -> None:
     with pytest.raises(TypeError, match=name):
         flash_attention(Q, K, K, **{name: None})
+
+
+def test_sizes_that_are_symbols_are_refused() -> None:
+    (batch,) = jax.export.symbolic_shape("batch")
+    shapes = [jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype) for x in (Q, K, K)]
+    with pytest.raises(ValueError, match=r"^q has shape \(batch, 5, 4, 8\): sizes are numbers"):
+        jax.export.export(jax.jit(flash_attention))(*shapes)
 
 
 def test_what_is_no_array_is_refused() -> None:

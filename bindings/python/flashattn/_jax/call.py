@@ -185,6 +185,8 @@ def _stand_in(name: str, array: Any, given: Mapping[str, Any]) -> Any:
     that no row is out of range; cu_seqlens end at the last token.
     """
     shape, dtype = array.shape, np.dtype(array.dtype)
+    if not all(isinstance(size, int) for size in shape):
+        raise ValueError(f"{name} has shape {shape}: sizes are numbers, not symbols")
     if name in ("k_descale", "v_descale", "q_descale") and not shape:
         return 1.0
     if len(shape) == 1:
@@ -192,9 +194,11 @@ def _stand_in(name: str, array: Any, given: Mapping[str, Any]) -> Any:
         if name in ("cu_seqlens_q", "cu_seqlens_k"):
             values[-1:] = given["q" if name.endswith("q") else "k"].shape[0]
         return values
-    if dtype == np.bool_:
-        dtype = np.dtype(np.float32)  # of a mask, which would be packed
+    if dtype == np.bool_ and name == "attn_mask":
+        dtype = np.dtype(np.float32)  # bits would be packed
     strides = [dtype.itemsize] * len(shape)
     for axis in range(len(shape) - 1, 0, -1):
         strides[axis - 1] = strides[axis] * max(shape[axis], 1)
-    return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), shape, strides)
+    # numpy cannot stride some types of ml_dtypes, such as float8_e5m2, but bytes.
+    elements = np.zeros(1, f"V{dtype.itemsize}")
+    return np.lib.stride_tricks.as_strided(elements, shape, strides).view(dtype)
