@@ -317,14 +317,11 @@ static __device__ __forceinline__ void process_blocks(const flash_backward_param
     const gradient_tile_t &tile = keep_tile<C>(found);
     operands<C> x = begin_blocks<C>(params, tile, shared);
     while (block.member < count_members<C>(params)) {
-        column_block_t next = next_block(tile, block);
         await_block<C>(tile, x, block);
         if constexpr (C.n_stages != 1)
-            copy_next_block<C>(params, tile, x, next);
+            copy_next_block<C>(params, tile, x, next_block(tile, block));
         process_any_block<C>(params, tile, x, gradients, block);
-        if constexpr (rows_are_keys<C>)
-            next = next_block(tile, block); /* again: it would take registers meanwhile */
-        block = next;
+        block = next_block(tile, block); /* again: it would take registers meanwhile */
         if constexpr (C.n_stages == 1) {
             __syncthreads();
             copy_next_block<C>(params, tile, x, block);
