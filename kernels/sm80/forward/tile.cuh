@@ -73,23 +73,27 @@ static __device__ __forceinline__ void find_key_blocks(const flash_params_t &p,
     tile.whole_end = tile.whole_end < tile.block_end ? tile.whole_end : tile.block_end - 1;
 }
 
-/* Returns the number of this thread block's tile, of those of a head in the order of their length.
- * Without a mask all have the same. Rows without dropout keep head after head. */
+/* Returns the number of this thread block's tile, of those of a head in the order of their length,
+ * and sets how many a head has. Without a mask all have the same length. Rows without dropout keep
+ * head after head. */
 template <flash_config_t C>
 static __device__ __forceinline__ sm80_tile_number_t number_of_tile(const flash_params_t &p,
-                                                                    uint32_t tiles) {
-    const uint32_t number = block_number();
-    if constexpr (has_mask<C> && has_dropout<C>)
-        return sm80_tile_of_block(number, tiles, (uint32_t)p.n_heads * (uint32_t)p.batch);
-    else
+                                                                    uint32_t &tiles) {
+    if constexpr (has_mask<C> && has_dropout<C>) {
+        tiles = (uint32_t)sm80_tiles(&C, p.seqlen_q);
+        return sm80_tile_of_block(block_number(), tiles, (uint32_t)p.n_heads * (uint32_t)p.batch);
+    } else {
+        const uint32_t number = block_number();
+        tiles = (uint32_t)sm80_tiles(&C, p.seqlen_q);
         return sm80_tile_number_t{number / tiles, number % tiles};
+    }
 }
 
 /* Finds the tile of this thread block. That is cheap enough to be repeated after the main loop,
  * which then need not keep the tile in registers; hence the volatile read of the block's number. */
 template <flash_config_t C>
 static __device__ __forceinline__ query_tile_t find_tile(const flash_params_t &p) {
-    const uint32_t tiles = (uint32_t)sm80_tiles(&C, p.seqlen_q);
+    uint32_t tiles;
     const sm80_tile_number_t number = number_of_tile<C>(p, tiles);
     query_tile_t tile;
     tile.batch_index = (int32_t)(number.head / (uint32_t)p.n_heads);
