@@ -234,7 +234,8 @@ def _expected(
     """Returns gradients of the oracle and of the naive implementation, and their magnitudes."""
     call = (*(inputs or make_inputs(g.forward)), run.d_o, run.d_lse)
     options = gradient_options(g.forward)
-    naive = gradient_oracle.naive(*call, o=run.o, p_dtype=dtype_of(of_p), **options)
+    of_ps = {dtype_of(of_p), dtype_of("float32")}
+    naive = gradient_oracle.naive_of(of_ps, *call, o=run.o, **options)
     is_random = inputs is None and _has_random_gradients(run, g)
     exact, magnitude = _exact_of_random_inputs(g) if is_random else _exact(call, options)
     return exact, naive, magnitude

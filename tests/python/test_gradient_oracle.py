@@ -182,8 +182,8 @@ def test_wrong_gradients_fail(spoiled: str) -> None:
         found *= 1 + 4e-5
     else:
         found[0, 0] = np.nan if spoiled == "NaN" else np.inf
-    assert compare_gradient("dq", naive, exact, naive, np.abs(exact)).ok
-    assert not compare_gradient("dq", found, exact, naive, np.abs(exact)).ok
+    assert compare_gradient("dq", naive, exact, naive[None], np.abs(exact)).ok
+    assert not compare_gradient("dq", found, exact, naive[None], np.abs(exact)).ok
 
 
 def test_rounding_may_fall_either_way() -> None:
@@ -191,9 +191,17 @@ def test_rounding_may_fall_either_way() -> None:
     last rounding took it."""
     bf16 = dtype_of("bfloat16")
     exact, magnitude = np.array([-0.47845845]), np.zeros(1)
-    naive = np.array([-0.47758], np.float32)  # it is rounded to -0.478515625, which is nearer
+    naive = np.array([[-0.47758]], np.float32)  # it is rounded to -0.478515625, which is nearer
     other_side = np.array([-0.4765625]).astype(bf16)
-    assert abs(float(naive.astype(bf16)[0]) - exact[0]) < 1e-4
+    assert abs(float(naive.astype(bf16)[0, 0]) - exact[0]) < 1e-4
     assert compare_gradient("dk", other_side, exact, naive, magnitude).ok
     two_steps = np.array([-0.474609375]).astype(bf16)
     assert not compare_gradient("dk", two_steps, exact, naive, magnitude).ok
+
+
+def test_rounding_p_may_hide_an_error() -> None:
+    """Of several naive implementations the one with the largest error sets the bound."""
+    exact, found = np.zeros(1), np.array([1e-3], np.float32)
+    naive = np.array([[1e-4], [1e-3]], np.float32)
+    assert compare_gradient("dq", found, exact, naive, exact).ok
+    assert not compare_gradient("dq", found, exact, naive[:1], exact).ok

@@ -99,9 +99,9 @@ def compare_gradient(
     largest_score: float = 0.0,
     p_dtype: np.dtype | None = None,
 ) -> GradientDeviation:
-    """Measures a gradient (in its own type) against those of gradient_oracle.py. naive (float32)
-    and magnitude are those of naive() and magnitudes() there; p_dtype is the type that P and dS are
-    rounded to, None: found's."""
+    """Measures a gradient (in its own type) against those of gradient_oracle.py. naive is that of
+    naive_of() there (float32, [n, *found.shape]), of which the largest error counts, and magnitude
+    that of magnitudes(); p_dtype is the type that P and dS are rounded to, None: found's."""
     result = GradientDeviation()
     dtype = found.dtype
     with np.errstate(over="ignore"):  # infinite where they are beyond the type
@@ -110,8 +110,8 @@ def compare_gradient(
     _check_places(result, name, found, rounded)
     finite = np.isfinite(rounded) & np.isfinite(found)
     exact, found, magnitude = exact[finite], found[finite], np.abs(magnitude[finite])
-    naive_error = _finite(np.abs(naive_rounded[finite] - exact))
-    unrounded_error = _finite(np.abs(naive[finite].astype(np.float64) - exact))
+    naive_error = _finite(np.abs(naive_rounded[:, finite] - exact))
+    unrounded_error = _finite(np.abs(naive[:, finite].astype(np.float64) - exact))
     largest = np.abs(rounded[finite]).max(initial=0).astype(dtype)
     half_step = (float(largest) - float(np.nextafter(largest, dtype.type(0)))) / 2
     of_scores = _SCORE_ERROR * largest_score if _SCORES_WITHIN < largest_score < np.inf else 0.0
@@ -128,7 +128,8 @@ def compare_gradient(
         )
     part = max(GRADIENT_ERROR[x.name] for x in (dtype, p_dtype or dtype))
     length, rounding = np.linalg.norm(exact), np.linalg.norm(rounded[finite] - exact)
-    allowed = max(part * length, _ROUNDING * rounding, 2 * np.linalg.norm(naive_error))
+    of_naive = np.linalg.norm(naive_error, axis=1).max()
+    allowed = max(part * length, _ROUNDING * rounding, 2 * of_naive)
     allowed += _CANCELLATION * np.linalg.norm(magnitude)
     result.relative_error = float(np.linalg.norm(error) / (length or 1))
     if largest_score <= _SCORES_WITHIN and np.linalg.norm(error) > allowed:

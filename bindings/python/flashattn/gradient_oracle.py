@@ -11,7 +11,7 @@ compare.compare_gradient(), which rounds the gradients to their types.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -87,6 +87,12 @@ def naive(
     float32 and P and dS in p_dtype (None: v's type). o is the rounded O of the forward pass."""
     plain = Precision(np.dtype(np.float32), np.dtype(p_dtype or v.dtype))
     return _gradients(q, k, v, d_o, d_lse, o, plain, **options)
+
+
+def naive_of(p_dtypes: Iterable[np.dtype], *call: np.ndarray, **options: object) -> Gradients:
+    """Returns those of naive() for each type of P and dS: [n, *shape] for n types."""
+    found = [naive(*call, p_dtype=p_dtype, **options) for p_dtype in p_dtypes]
+    return Gradients(*(None if x[0] is None else np.stack(x) for x in zip(*found)))
 
 
 def _gradients(

@@ -34,7 +34,8 @@ def measure(
         d_o, *inputs, o, lse, **unwanted, **{keyword: kernel.config}, **options
     )
     exact = gradient_oracle.gradients(*inputs, d_o, **options)
-    naive = gradient_oracle.naive(*inputs, d_o, o=o, **options)
+    of_p = {inputs[2].dtype, np.dtype(np.float32)}
+    naive = gradient_oracle.naive_of(of_p, *inputs, d_o, o=o, **options)
     magnitudes = gradient_oracle.magnitudes(*inputs, d_o, **options)
     largest_score = oracle.largest_score(*inputs[:2])
     return [
