@@ -33,7 +33,7 @@ demo() { # [sentences|train], argument of the demo...
     esac
     set_up_demo "$demo" "$@"
     if [ "$demo" = train ] && ! "$PYTHON" -c 'import torch' 2>/dev/null; then
-        refuse "demo train needs torch: $PYTHON -m pip install torch"
+        give_up "demo train needs torch: $PYTHON -m pip install torch"
     fi
     ! has_gpu || cuda=AUTO name='library with CUDA kernels'
     PART='[3/3] '

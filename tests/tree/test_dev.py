@@ -174,13 +174,24 @@ def test_the_demo_is_chosen_by_its_first_argument(arguments, chosen):
 def test_a_demo_without_torch_is_refused_before_the_library_is_built(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError")
     script = f'. {ROOT}/tools/build.sh; set_up_demo() {{ PYTHON={sys.executable}; }}; "$@"'
-    script = f'refuse() {{ echo "$1" >&2; exit 2; }}; {script}'
+    script = f'give_up() {{ echo "$1" >&2; exit 2; }}; {script}'
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = ["bash", "-euc", script, "bash", "demo", "train"]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 2
     message = f"demo train needs torch: {sys.executable} -m pip install torch\n"
     assert result.stderr == message
+
+
+def test_what_is_missing_is_said_without_the_usage():
+    script = (ROOT / "dev").read_text()
+    start = script.index("give_up() {")
+    function = script[start : script.index("\n}\n", start) + 3]
+    result = subprocess.run(
+        ["bash", "-euc", f'{function} give_up "it needs torch"'], capture_output=True, text=True
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "./dev: it needs torch\n"
 
 
 def test_the_demo_sees_the_torch_of_the_systems_python(tmp_path):
