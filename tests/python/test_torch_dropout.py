@@ -215,8 +215,7 @@ def test_the_mask_is_that_of_the_drawn_state() -> None:
 # ---- transformers ----
 
 
-@pytest.mark.parametrize("padded", [False, True])
-def test_models_train_with_dropout_of_attention(padded: bool) -> None:
+def _model() -> Any:
     transformers = pytest.importorskip("transformers")
     import flashattn.hf
 
@@ -225,7 +224,13 @@ def test_models_train_with_dropout_of_attention(padded: bool) -> None:
         vocab_size=64, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, attention_dropout=0.5,
     )  # fmt: skip
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="flashattn")
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="flashattn")
+
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_models_train_with_dropout_of_attention(padded: bool) -> None:
+    model = _model()
     ids = torch.randint(0, 64, (2, 20))
     mask = torch.ones_like(ids)
     if padded:
@@ -243,3 +248,28 @@ def test_models_train_with_dropout_of_attention(padded: bool) -> None:
     assert loss(1) == loss(1) != loss(2)
     model.eval()
     assert loss(1) == loss(2)
+
+
+@pytest.mark.parametrize("padding", ["left", "right", "both", "gaps"])
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoints_of_padded_models_drop_the_same_weights(
+    padding: str, use_reentrant: bool
+) -> None:
+    """A reentrant checkpoint records no gradients as it computes for the first time."""
+    model = _model().train()
+    ids = torch.randint(0, 64, (2, 20))
+    mask = torch.ones_like(ids)
+    places = {"left": [slice(5)], "right": [slice(15, 20)], "gaps": [slice(3, 9)]}
+    for place in places.get(padding, [slice(5), slice(15, 20)]):
+        mask[0, place] = 0
+
+    def gradients() -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        model.zero_grad()
+        logits = model(ids, attention_mask=mask, use_cache=False).logits
+        (logits.square() * mask[:, :, None]).mean().backward()
+        return [x.grad.clone() for x in model.parameters()]
+
+    expected = gradients()
+    model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    assert all(torch.equal(x, y) for x, y in zip(gradients(), expected))

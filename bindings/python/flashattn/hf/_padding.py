@@ -94,8 +94,10 @@ def attend_masked(
     if padding.is_none:
         return flash_attn_func(q, k, v, **options)
     out = q.new_zeros((*q.shape[:-1], v.shape[-1]))
-    if gradients.are_wanted((q, k, v, options.get("sinks")), {}):
-        # Calls that write to a given O record none.
+    records = gradients.are_wanted((q, k, v, options.get("sinks")), {})
+    if records or options.get("dropout_p"):
+        # Calls that write to a given O record none. Which weights are dropped must not depend on
+        # whether gradients are recorded: reentrant checkpoints do so only as they compute again.
         return _attend_gathered(q, k, v, out, padding, are_queries_keys, **options)
     has_run = not padding.has_gaps
     if has_run and not any(padding.starts) and (q.shape[1] == k.shape[1] or not are_queries_keys):
