@@ -13,7 +13,9 @@ import pytest
 
 pytest.importorskip("jax")
 
+import flashattn.jax  # noqa: E402
 import jax  # noqa: E402
+import jax.export  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 from bias_cases import BiasCase  # noqa: E402
 from flashattn.jax import flash_attention  # noqa: E402
@@ -94,6 +96,14 @@ def test_compilation_may_be_disabled() -> None:
     with jax.disable_jit():
         found = case.gradients(case.own)
     assert_same(found, case.wanted(np.asarray(case.d_lse)))
+
+
+def test_export() -> None:
+    case = Case(P)
+    names = flashattn.jax.TARGET, flashattn.jax.GRADIENT_TARGET
+    allowed = [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
+    exported = jax.export.export(jax.jit(case.gradients), disabled_checks=allowed)(case.own)
+    assert_same(exported.call(case.own), case.wanted(np.asarray(case.d_lse)))
 
 
 def test_tokens_behind_the_last_sequence_have_gradients_of_zero() -> None:

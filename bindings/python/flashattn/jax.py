@@ -19,9 +19,10 @@ from . import _numbers
 from ._jax.arrays import given_arrays, prepared
 from ._jax.attention import attention
 from ._jax.call import Call, canonical, keys_of, numbers_of, problem_of
+from ._jax.gradient import TARGET as GRADIENT_TARGET
 from ._jax.primitive import TARGET
 
-__all__ = ["TARGET", "flash_attention"]
+__all__ = ["GRADIENT_TARGET", "TARGET", "flash_attention"]
 
 
 def flash_attention(
