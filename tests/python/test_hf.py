@@ -479,6 +479,17 @@ def test_masks() -> None:
     assert plan.packing.cu_seqlens.tolist() == [0, 2, 4, 5, 8] and plan.packing.longest == 3
 
 
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_a_detached_mask_is_the_same_mask(written: int) -> None:
+    first = mask_of(2, 4, 4, attention_mask=torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]]))
+    masks = first, first.detach(), first.detach().detach()
+    assert all(isinstance(x, PatternMask) and x.plan is first.plan for x in masks)
+    assert first.plan is not None and masks[1].clone().equal(first.clone())
+    masks[written][:, :, 0, 3] = True
+    assert all(x.plan is None for x in masks)
+    assert all(x.elements[:, :, 0, 3].all() for x in masks)
+
+
 def test_masks_of_a_static_cache() -> None:
     """One query: what changes from token to token are the contents of tensors."""
     position = torch.tensor(5)

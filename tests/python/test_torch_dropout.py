@@ -215,15 +215,21 @@ def test_the_mask_is_that_of_the_drawn_state() -> None:
 # ---- transformers ----
 
 
-def _model() -> Any:
+def _model(name: str = "llama") -> Any:
     transformers = pytest.importorskip("transformers")
     import flashattn.hf
 
     flashattn.hf.register()
-    config = transformers.LlamaConfig(
-        vocab_size=64, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, attention_dropout=0.5,
-    )  # fmt: skip
+    if name == "llama":
+        config = transformers.LlamaConfig(
+            vocab_size=64, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, attention_dropout=0.5,
+        )  # fmt: skip
+    else:
+        config = transformers.GPT2Config(
+            vocab_size=64, n_embd=64, n_layer=2, n_head=4, attn_pdrop=0.5, resid_pdrop=0.0,
+            embd_pdrop=0.0,
+        )  # fmt: skip
     return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="flashattn")
 
 
@@ -252,11 +258,13 @@ def test_models_train_with_dropout_of_attention(padded: bool) -> None:
 
 @pytest.mark.parametrize("padding", ["left", "right", "both", "gaps"])
 @pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_checkpoints_of_padded_models_drop_the_same_weights(
-    padding: str, use_reentrant: bool
+    padding: str, use_reentrant: bool, name: str
 ) -> None:
-    """A reentrant checkpoint records no gradients as it computes for the first time."""
-    model = _model().train()
+    """A reentrant checkpoint records no gradients as it computes for the first time, and the second
+    time it passes what detach() gives of positional arguments, of which GPT-2's mask is one."""
+    model = _model(name).train()
     ids = torch.randint(0, 64, (2, 20))
     mask = torch.ones_like(ids)
     places = {"left": [slice(5)], "right": [slice(15, 20)], "gaps": [slice(3, 9)]}

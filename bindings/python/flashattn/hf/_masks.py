@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -92,7 +93,9 @@ class PatternMask(Tensor):
     plan   how attention() computes it; None after a model wrote to the elements, or may have: they
            are the mask then
 
-    Whatever torch makes of it is made of the elements, and is a tensor without a plan.
+    Whatever torch makes of it is made of the elements, and is a tensor without a plan: but what
+    detach() gives is a mask with the same plan and the same elements, since reentrant checkpoints
+    compute again with it.
     """
 
     plan: Plan | None
@@ -110,7 +113,20 @@ class PatternMask(Tensor):
         mask = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
         mask.plan, mask._make, mask._elements = plan, make, None
         mask.anchor = _anchor(mask.device)
+        mask._twins = [ref(mask)]
         return mask
+
+    def _twin(self) -> PatternMask:
+        twin = PatternMask(self.shape, self.device, self.plan, lambda: self.elements)
+        self._twins += twin._twins
+        twin._twins = self._twins
+        return twin
+
+    def _forget_plan(self) -> None:
+        for twin in self._twins:
+            mask = twin()
+            if mask is not None:
+                mask.plan = None
 
     # To compilers the mask is an input of a class of tensors that they know by these two. They look
     # at the plan as an attribute of the input, and the tensor says no more than the device.
@@ -137,12 +153,14 @@ class PatternMask(Tensor):
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func is torch.ops.aten.detach.default and args[0].plan is not None:
+            return args[0]._twin()
         schema = func._schema
         is_shared = schema.is_mutable or any(x.alias_info is not None for x in schema.returns)
 
         def elements_of(mask: PatternMask) -> Tensor:
             if is_shared:
-                mask.plan = None
+                mask._forget_plan()
             return mask.elements
 
         args, kwargs = tree_map_only(PatternMask, elements_of, (args, kwargs or {}))
