@@ -16,17 +16,6 @@ static __device__ __forceinline__ uint32_t uniform_of_warp(uint32_t number) {
     return uniform;
 }
 
-/* Returns the decisions about a query head, which all lanes have. The steps of Philox's key are
- * then computed once for a warp and not by each lane. */
-static __device__ __forceinline__ flash_dropout_head_t dropout_head_of_warp(const flash_params_t &p,
-                                                                            int64_t batch_index,
-                                                                            int64_t head) {
-    flash_dropout_head_t of = flash_dropout_head(&p.dropout, p.n_heads, batch_index, head);
-    of.key_0 = uniform_of_warp(of.key_0);
-    of.key_1 = uniform_of_warp(of.key_1);
-    return of;
-}
-
 /* A weight stays whose 16 bits are at least the threshold, which may be 2^16. */
 typedef struct weight_bound {
     uint32_t least; /* of these bits in the upper half of a word */

@@ -24,22 +24,32 @@ static __device__ __forceinline__ bool stays(const kept_part<C> &kept, const wei
     return weight_stays(kept.words[m][n / 2].word[word], i % 2, bound);
 }
 
-/* Returns the decisions about the tile's first query head. */
-template <flash_config_t C>
-static __device__ __forceinline__ flash_dropout_head_t
-dropout_of_tile(const flash_params_t &p, const gradient_tile_t &tile) {
-    if constexpr (!has_dropout<C>)
-        return flash_dropout_head_t{};
-    else
-        return dropout_head_of_warp(p, tile.batch_index,
-                                    rows_are_keys<C> ? tile.head * p.group : tile.head);
+/* A block keeps the decisions about the tile's first query head in shared memory, because the main
+ * loop has no registers left. The first thread writes them, and the first block's barrier shows
+ * them. */
+static __device__ __forceinline__ flash_dropout_head_t &dropout_of_tile() {
+    __shared__ flash_dropout_head_t head;
+    return head;
 }
 
-/* member: of the group's query heads, if rows are keys. */
 template <flash_config_t C>
-static __device__ __forceinline__ kept_part<C> find_kept(flash_dropout_head_t head,
-                                                         const gradient_tile_t &tile,
+static __device__ __forceinline__ void initialize_dropout(const flash_params_t &p,
+                                                          const gradient_tile_t &tile) {
+    if constexpr (has_dropout<C>)
+        if (threadIdx.x == 0)
+            dropout_of_tile() =
+                flash_dropout_head(&p.dropout, p.n_heads, tile.batch_index,
+                                   rows_are_keys<C> ? tile.head * p.group : tile.head);
+}
+
+/* member: of the group's query heads, if rows are keys. The steps of Philox's key are computed once
+ * for a warp and not by each lane. */
+template <flash_config_t C>
+static __device__ __forceinline__ kept_part<C> find_kept(const gradient_tile_t &tile,
                                                          int32_t member, int32_t first_column) {
+    flash_dropout_head_t head = dropout_of_tile();
+    head.key_0 = uniform_of_warp(head.key_0);
+    head.key_1 = uniform_of_warp(head.key_1);
     head.head += (uint32_t)member;
     const uint32_t row = (uint32_t)(tile.row_begin + first_row_of_warp<C>()) / DROPOUT_PATCH;
     const uint32_t column = (uint32_t)first_column / DROPOUT_PATCH;

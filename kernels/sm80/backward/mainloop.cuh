@@ -89,9 +89,8 @@ template <flash_config_t C> struct operands {
     uint32_t shared;
     score_unit_t unit;
     row_sums<C> sums; /* if rows are queries */
-    flash_dropout_head_t dropout;
-    int stage; /* of the block that is computed */
-    int slot;  /* of its flags (sanitise.cuh), and of its place in kept dS */
+    int stage;        /* of the block that is computed */
+    int slot;         /* of its flags (sanitise.cuh), and of its place in kept dS */
 };
 
 /* Kernels of dK and dV with one stage refill it half by half, beside the products with the other,
@@ -126,7 +125,7 @@ compute_part(score_part<C> &s, score_part<C> &d_p, const flash_params_t &p,
         if constexpr (rows_are_keys<C>)
             spoil_flagged<C>(d_p, x.slot, 1, first);
     }
-    finish_scores<C, MASKED>(s, d_p, p, tile, x.unit, x.sums, sums, x.dropout, block.member,
+    finish_scores<C, MASKED>(s, d_p, p, tile, x.unit, x.sums, sums, block.member,
                              block.number * step_rows<C> + first);
 }
 
@@ -286,7 +285,7 @@ begin_blocks(const flash_backward_params_t &params, const gradient_tile_t &tile,
     prepare_kept_block<C>(params, tile, 0, 0, tile.block_begin);
     if constexpr (!rows_are_keys<C>)
         x.sums = load_row_sums<C>(params, tile);
-    x.dropout = dropout_of_tile<C>(params.forward, tile);
+    initialize_dropout<C>(params.forward, tile);
     return x;
 }
 
@@ -296,7 +295,7 @@ static __device__ __forceinline__ const gradient_tile_t &keep_tile(const gradien
     __shared__ gradient_tile_t kept;
     static_assert(
         FLAG_SLOTS * (sizeof(non_finite_flags_t) + most_ds_tiles_of_rows * sizeof(char *)) +
-                sizeof kept <=
+                sizeof(flash_dropout_head_t) + sizeof kept <=
             SM80_BACKWARD_STATIC_SHARED_BYTES,
         "the host counts on it");
     if (threadIdx.x == 0)

@@ -132,8 +132,7 @@ template <flash_config_t C, bool MASKED>
 static __device__ __forceinline__ void
 finish_scores(score_part<C> &s, score_part<C> &d_p, const flash_params_t &p,
               const gradient_tile_t &tile, score_unit_t unit, const row_sums<C> &of_rows,
-              uint32_t sums, const flash_dropout_head_t &dropout, int32_t member,
-              int32_t first_column) {
+              uint32_t sums, int32_t member, int32_t first_column) {
     if constexpr (has_softcap<C>)
         cap_scores<C>(s, unit);
     score_part<C> t;
@@ -148,7 +147,7 @@ finish_scores(score_part<C> &s, score_part<C> &d_p, const flash_params_t &p,
     const weight_bound_t bound = weight_bound_of(p.dropout.threshold);
     kept_part<C> kept;
     if constexpr (has_dropout<C>)
-        kept = find_kept<C>(dropout, tile, member, first_column);
+        kept = find_kept<C>(tile, member, first_column);
     for_each_element<C>(s, d_p, of_rows, sums,
                         [&](float &x, float &y, float l, float d, int m, int n, int i) {
                             const bool is_hidden = (MASKED || has_bias<C>)&&x == -INFINITY;
