@@ -2,10 +2,10 @@
 
 usage: check_main_loops.py cuobjdump object...
 
-A loop that multiplies (HGMMA) both Q K^T and P V must not move anything from vector to uniform
-registers (R2UR). ptxas inserts such moves if it does not see that all lanes of a warp are at the
-same stage of the rings of K and V, mostly because of a branch between tiles in which lanes may
-diverge. Each product then costs vector instructions.
+A loop that multiplies (HGMMA, QGMMA) both Q K^T and P V must not move anything from vector to
+uniform registers (R2UR). ptxas inserts such moves if it does not see that all lanes of a warp are
+at the same stage of the rings of K and V, mostly because of a branch between tiles in which lanes
+may diverge. Each product then costs vector instructions.
 
 The rows of SHARED_MEMORY_IN_VECTOR may move one register in that way, a few times in each round.
 Rows with bias read their tile from shared memory in each round, and may move its words.
@@ -22,7 +22,9 @@ from functools import partial
 from sass import Kernel, Loop, innermost, read_kernels
 
 SKIPPED = 77
-PRODUCT, OF_VALUES, TO_UNIFORM = "HGMMA", ".tnspB", "R2UR"  # V is the operand that is transposed
+PRODUCT, TO_UNIFORM = "GMMA.64x", "R2UR"
+# V is the operand that the instruction transposes; where it is of e4m3, columns of ones are behind.
+OF_VALUES = re.compile(r"HGMMA.*\.tnspB|QGMMA\.64x(72|104|136)x")
 
 # In these rows ptxas keeps the address of shared memory in a vector register from before the loop.
 # Descriptors are computed from it in uniform registers, once for Q, K and V each: 3 moves in a
@@ -37,7 +39,8 @@ TILE_WORDS = 11  # of ragged_tile_t
 
 
 def is_main(loop: Loop) -> bool:
-    return 0 < loop.count(OF_VALUES) < loop.count(PRODUCT)
+    of_values = sum(OF_VALUES.search(x.text) is not None for x in loop.body)
+    return 0 < of_values < loop.count(PRODUCT)
 
 
 def is_allowed(kernel: Kernel, loop: Loop) -> bool:
