@@ -325,7 +325,7 @@ SM90 = Layout(
         _switch("longest_first", "longest_first"),
         _switch("fixed_reference", "fixed_reference"),
     ),
-    needs=(("ping_pong", "overlap"), ("longest_first", "persistent")),
+    needs=(("longest_first", "persistent"),),
     has_d_head_v=True,
     has_operand_dtype=True,
 )

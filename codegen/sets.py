@@ -334,17 +334,18 @@ SM90_SHIP_E4M3_TILES = (
 # These multiply Q, K and V of e4m3 as such: rows to tune, and those that are installed.
 SM90_FP8_D_HEADS = (64, 128, 192, 256)
 SM90_FP8_CLASSES = (FULL, CAUSAL, BASIC_FEATURES)
-SM90_FP8_STRATEGIES = (
-    "stages_3+overlap+persistent",
-    "stages_3+overlap+persistent+longest_first",
-    "stages_3+overlap+persistent+longest_first",
-)
 SM90_SHIP_FP8_ROWS = (
     # d_head, features, strategies
     (64, FULL, "stages_3+overlap+ping_pong+persistent"),
     (64, CAUSAL, "stages_3+overlap+ping_pong+persistent+longest_first"),
     (128, FULL, "stages_3+overlap+ping_pong+persistent"),
     (128, CAUSAL, "stages_3+overlap+ping_pong+persistent+longest_first"),
+    (192, FULL, "stages_2+ping_pong+persistent"),
+    (192, CAUSAL, "stages_2+ping_pong+persistent+longest_first"),
+    (192, BASIC_FEATURES, "stages_2+ping_pong+persistent+longest_first"),
+    (256, FULL, "stages_2+ping_pong+persistent"),
+    (256, CAUSAL, "stages_2+ping_pong+persistent+longest_first"),
+    (256, BASIC_FEATURES, "stages_2+ping_pong+persistent+longest_first"),
 )
 # These add ALiBi and masks, contiguous and in pages, in tiles of rows for ragged batches.
 SM90_SHIP_BIAS_D_HEADS = (64, 128, 256)
@@ -475,14 +476,11 @@ def tune_sm80_mla() -> list[Config]:
 def tune_sm90_fp8() -> list[Config]:
     """Returns rows of SM90 and SM90_DECODE that multiply e4m3."""
     candidates = [
-        replace(_sm90_fp8(d_head, features, strategies), n_stages=n_stages, ping_pong=ping_pong)
+        replace(_sm90_fp8(d_head, features, _fp8_strategies(d_head, features)), ping_pong=ping_pong)
         for d_head in SM90_FP8_D_HEADS
-        for features, strategies in zip(SM90_FP8_CLASSES, SM90_FP8_STRATEGIES)
-        for n_stages in (2, 3)
+        for features in SM90_FP8_CLASSES
         for ping_pong in (0, 1)
-        if n_stages == 3 or d_head == 256
-        if features != BASIC_FEATURES or not ping_pong
-        if d_head != 192 or not ping_pong  # ptxas would serialise its products (note C7511)
+        if features != BASIC_FEATURES or not ping_pong or d_head > 128
     ]
     prefill = [config for config in candidates if legal(config)]
     return prefill + _sm90_decode(Dtype.E4M3, SM90_DECODE_TUNE_FP8_SHAPES, Dtype.E4M3)
@@ -743,8 +741,13 @@ def _sm90(
     return replace(parse_config(f"{shape}: {strategies}"), features=int(features))
 
 
+def _fp8_strategies(d_head: int, features: int) -> str:
+    strategies = "stages_3+overlap+persistent" if d_head <= 128 else "stages_2+persistent"
+    return strategies + ("+longest_first" if features else "")
+
+
 def _sm90_fp8(d_head: int, features: int, strategies: str) -> Config:
-    shape = f"SM90 (E4M3/E4M3, {d_head}, 128, {128 if d_head <= 128 else 64}, 12)"
+    shape = f"SM90 (E4M3/E4M3, {d_head}, 128, 128, 12)"
     return replace(parse_config(f"{shape}: {strategies}"), features=int(features))
 
 

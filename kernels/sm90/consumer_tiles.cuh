@@ -65,14 +65,20 @@ typedef struct output_factors {
     float v_scale;
 } output_factors_t;
 
-/* Releases the last stage of V, and takes the results out of the accumulators. There is no branch:
- * the next tile's QK^T is under way. */
+/* Releases the last stage of V, whose products join O. */
 template <flash_config_t C, bool FIXED>
-static __device__ __forceinline__ void
-finish_tile(finished_tile<C> &done, const flash_params_t &problem, const softmax_units<C> &unit,
-            const output_factors_t &factors, consumer_state<C> &consumer) {
+static __device__ __forceinline__ void end_output(finished_tile<C> &done,
+                                                  consumer_state<C> &consumer) {
     done.sanitised = sanitises_v<C, FIXED> && v_was_sanitised<C>(consumer.assignments.stage);
     finish_output<C>(consumer);
+}
+
+/* Takes the results out of the accumulators. There is no branch: the next tile's QK^T is under way.
+ */
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void
+take_results(finished_tile<C> &done, const flash_params_t &problem, const softmax_units<C> &unit,
+             const output_factors_t &factors, consumer_state<C> &consumer) {
     finish_sums(consumer.softmax);
     done.lse = row_lse<C>(consumer.softmax, unit);
     if constexpr (multiplies_e4m3<C>) {
@@ -186,12 +192,18 @@ finish_beside_next(const sm90_params_t &params, const tile_of<C> &next, const sc
         start_tile<C>(consumer);
     pass_turn<C>(consumer);
     const output_factors_t factors = load_factors_of_tile<C>(params.problem, consumer);
-    wgmma_wait<starts_early<C> ? 1 : 0>();
-    finish_tile<C, FIXED>(done, params.problem, softmax_unit<C>(params.problem, unit), factors,
-                          consumer);
+    if constexpr (has_parts_in_s<C>)
+        await_part<C, 0>();
+    else
+        wgmma_wait<starts_early<C> ? 1 : 0>();
+    end_output<C, FIXED>(done, consumer);
+    if constexpr (has_parts_in_s<C>) /* which leave registers for S from here on */
+        start_tile<C>(consumer);
+    take_results<C, FIXED>(done, params.problem, softmax_unit<C>(params.problem, unit), factors,
+                           consumer);
     if constexpr (starts_early<C>)
         wgmma_wait<0>();
-    else
+    else if constexpr (!has_parts_in_s<C>)
         start_tile<C>(consumer);
     store_tile<C, true>(params, done, consumer);
     if constexpr (!starts_early<C>)
@@ -209,8 +221,9 @@ finish_alone(const sm90_params_t &params, const score_units<C> &unit, finished_t
     pass_turn<C>(consumer);
     const output_factors_t factors = load_factors_of_tile<C>(params.problem, consumer);
     wgmma_wait<0>();
-    finish_tile<C, FIXED>(done, params.problem, softmax_unit<C>(params.problem, unit), factors,
-                          consumer);
+    end_output<C, FIXED>(done, consumer);
+    take_results<C, FIXED>(done, params.problem, softmax_unit<C>(params.problem, unit), factors,
+                           consumer);
     store_tile<C, false>(params, done, consumer);
 }
 

@@ -125,6 +125,9 @@ template <flash_config_t C> constexpr int kv_panel_bytes = C.B_c *SM90_PANEL_BYT
 template <flash_config_t C> constexpr int q_bytes = sm90_q_bytes(&C);
 template <flash_config_t C> constexpr int k_bytes = sm90_k_bytes(&C);
 template <flash_config_t C> constexpr int v_bytes = sm90_v_bytes(&C);
+/* Bytes of the elements of a block of V, behind which there may be ones (fp8/products.cuh). */
+template <flash_config_t C>
+constexpr int value_bytes = multiplies_e4m3<C> ? d_head_v<C> *C.B_c : v_bytes<C>;
 
 /* K and V are loaded alike, by the same functions. */
 enum kv_tensor { TENSOR_K, TENSOR_V };
@@ -167,13 +170,15 @@ template <flash_config_t C> constexpr int q_parts = C.B_r / q_part_rows<C>;
 template <flash_config_t C> constexpr int q_box_rows = sm90_q_box_rows(&C);
 
 /* The next tile's first QK^T is issued beside this tile's last PV where the next Q is sure to be
- * there. */
-template <flash_config_t C> constexpr bool starts_early = q_in_registers<C> || q_slots<C> == 2;
+ * there, and registers are left for it. */
+template <flash_config_t C>
+constexpr bool starts_early = (q_in_registers<C> || q_slots<C> == 2) &&
+                              (C.overlap || !multiplies_e4m3<C>);
 
 /* outputs_per_v_stage: consumers whose O tiles fit in one stage of V. output_v_stages: stages of V
  * that the O tiles of all consumers occupy. */
 template <flash_config_t C>
-constexpr int outputs_per_v_stage = at_least_1(v_bytes<C> / warpgroup_output_bytes<C>);
+constexpr int outputs_per_v_stage = at_least_1(value_bytes<C> / warpgroup_output_bytes<C>);
 template <flash_config_t C>
 constexpr int
     output_v_stages = (consumers<C> + outputs_per_v_stage<C> - 1) / outputs_per_v_stage<C>;
@@ -187,9 +192,8 @@ enum output_staging { STAGED_ALONE, STAGED_IN_Q, STAGED_IN_V, NOT_STAGED };
 template <flash_config_t C> constexpr output_staging choose_staging() {
     if (sm90_has_o_slot(&C))
         return STAGED_ALONE;
-    const bool fits_v = !multiplies_e4m3<C> && /* which has ones in its stages */
-                        warpgroup_output_bytes<C> <= v_bytes<C> &&
-                        output_v_stages<C> <= v_stages<C>;
+    const bool fits_v =
+        warpgroup_output_bytes<C> <= value_bytes<C> && output_v_stages<C> <= v_stages<C>;
     const bool prefers_v = fits_v && (has_mask<C> || has_varlen<C>);
     if (q_in_registers<C> && !prefers_v)
         return STAGED_IN_Q;

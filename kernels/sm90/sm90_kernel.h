@@ -177,11 +177,13 @@ SM90_CONSTANT int32_t sm90_other_registers(const flash_config_t *c) {
 /* Counts the columns of O that P V of a block is computed of at a time, in accumulators of their
  * own, where products are of e4m3 (fp8/products.cuh). */
 SM90_CONSTANT int32_t sm90_part_columns(const flash_config_t *c) {
-    const int32_t most = c->arch == FLASH_ARCH_SM90_DECODE ? 64 : 128;
-    return sm90_d_head_v(c) <= most ? sm90_d_head_v(c) : 64;
+    const int32_t columns = sm90_d_head_v(c);
+    const int32_t of_decode = columns <= 64 ? columns : 64;
+    const int32_t of_others = columns <= 128 ? columns : columns / 2;
+    return c->arch == FLASH_ARCH_SM90_DECODE ? of_decode : of_others;
 }
 
-/* Counts those, with the columns of ones. */
+/* Counts the columns of a part with those of ones. */
 SM90_CONSTANT int32_t sm90_second_level_columns(const flash_config_t *c) {
     return flash_multiplies_e4m3(c) ? sm90_part_columns(c) + SM90_ROWS_OF_ONES : 0;
 }
@@ -441,11 +443,11 @@ SM90_CONSTANT int64_t sm90_max_blocks(const flash_config_t *c) {
 
 /* These are for rows that multiply e4m3 as such. */
 #define SM90_E4M3_RULES(X, c)                                                                      \
-    X(!flash_multiplies_e4m3(c) || (c)->B_c == (sm90_d_head_v(c) <= 128 ? 128 : 64),               \
-      "B_c is %d and d_head_v %d: where products are of e4m3, B_c is 128 up to 128, else 64",      \
-      (c)->B_c, sm90_d_head_v(c))                                                                  \
-    X(!flash_multiplies_e4m3(c) || (c)->overlap,                                                   \
-      "overlap is 0: where products are of e4m3, it is 1")                                         \
+    X(!flash_multiplies_e4m3(c) || (c)->B_c == 128,                                                \
+      "B_c is %d: where products are of e4m3, it is 128", (c)->B_c)                                \
+    X(!flash_multiplies_e4m3(c) || (c)->overlap == (sm90_d_head_v(c) <= 128),                      \
+      "overlap is %d and d_head_v %d: where products are of e4m3, it is 1 up to 128, and 0 above", \
+      (c)->overlap, sm90_d_head_v(c))                                                              \
     X(!flash_multiplies_e4m3(c) || !(c)->fixed_reference,                                          \
       "fixed_reference is 1: where products are of e4m3, it is 0")                                 \
     X(!flash_multiplies_e4m3(c) || !sm90_has_pages(c),                                             \
@@ -458,6 +460,8 @@ SM90_CONSTANT int64_t sm90_max_blocks(const flash_config_t *c) {
       "d_head_v is %d: it needs a d_head of %d, which is %d", (c)->d_head_v, SM90_WIDER_D_HEAD,    \
       (c)->d_head)                                                                                 \
     SM90_WARP_RULES(X, c)                                                                          \
+    X(!(c)->ping_pong || (c)->overlap || flash_multiplies_e4m3(c),                                 \
+      "ping_pong is 1: it needs overlap, which is 0")                                              \
     SM90_CONVERTER_RULES(X, c)                                                                     \
     SM90_E4M3_RULES(X, c)                                                                          \
     X(!sm90_has_varlen(c) || (c)->longest_first,                                                   \

@@ -91,18 +91,19 @@ static __device__ __forceinline__ void transpose_keys(uint32_t from, uint32_t to
     }
 }
 
+/* Stores the block's rows of a panel. */
 static __device__ __forceinline__ void store_tile(const sm90_transpose_params_t &params,
                                                   const transposed_tile_t &tile, uint32_t shared) {
     const flash_params_t &p = params.problem;
-    const int64_t keys = sm90_transposed_keys(&p);
     const int64_t head = (int64_t)tile.entry * p.n_heads_kv + tile.head_kv;
-    uint8_t *rows = params.transposed + (head * p.d_head_v + tile.column) * keys + tile.key;
+    const int64_t panel = head * sm90_transposed_panels(&p) + tile.key / row_bytes;
+    uint8_t *rows = params.transposed + (panel * p.d_head_v + tile.column) * row_bytes;
 #pragma unroll
     for (int i = 0; i < chunks_per_thread; ++i) {
         const int at = threadIdx.x + i * SM90_TRANSPOSE_THREADS;
         const int column = at / row_chunks, chunk = at % row_chunks;
         if (tile.column + column < p.d_head_v)
-            *reinterpret_cast<uint4 *>(rows + column * keys + chunk * chunk_bytes) =
+            *reinterpret_cast<uint4 *>(rows + column * row_bytes + chunk * chunk_bytes) =
                 shared_load(shared + stored_at(column, chunk));
     }
 }

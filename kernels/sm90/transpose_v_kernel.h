@@ -11,29 +11,25 @@
 #include "common/params.h"
 
 enum {
-    SM90_TRANSPOSED_KEYS = 128, /* a panel of a row of the transposed V */
+    SM90_TRANSPOSED_KEYS = 128, /* of a panel of the transposed V */
     SM90_TRANSPOSE_THREADS = 128,
     SM90_TRANSPOSED_ALIGNMENT = 16 /* bytes */
 };
 
 typedef struct sm90_transpose_params {
     flash_params_t problem;
-    /* [batch, n_heads_kv, d_head_v, keys]: keys are whole panels, zeros beyond the last; the order
-     * of keys is that of fp8/products.cuh. */
+    /* [batch, n_heads_kv, panels, d_head_v, SM90_TRANSPOSED_KEYS]: a panel is what an SM90 kernel
+     * loads at a time, a block of keys, and has a row for each column of V. Zeros stand beyond a
+     * sequence's last key. The order of keys is that of fp8/products.cuh. */
     uint8_t *transposed;
 } sm90_transpose_params_t;
 
-/* Counts the panels of a row. */
+/* Counts the panels of a head. */
 FLASH_HOST_DEVICE static inline int32_t sm90_transposed_panels(const flash_params_t *p) {
     return (int32_t)(((int64_t)p->seqlen_k + SM90_TRANSPOSED_KEYS - 1) / SM90_TRANSPOSED_KEYS);
 }
 
-/* Returns the bytes of a row. */
-FLASH_HOST_DEVICE static inline int64_t sm90_transposed_keys(const flash_params_t *p) {
-    return (int64_t)sm90_transposed_panels(p) * SM90_TRANSPOSED_KEYS;
-}
-
-/* Counts the blocks that share a panel of all rows of a head. */
+/* Counts the blocks that share a panel. */
 FLASH_HOST_DEVICE static inline int32_t sm90_transpose_columns(const flash_params_t *p) {
     return (p->d_head_v + SM90_TRANSPOSED_KEYS - 1) / SM90_TRANSPOSED_KEYS;
 }

@@ -11,17 +11,18 @@ static problem_t fp8_problem(int32_t d_head, int32_t o_dtype, int32_t features) 
     return problem;
 }
 
-/* Returns the largest d_head of rows that multiply e4m3 and cover the features; 0: there is none.
- */
-static int32_t widest_row(int32_t features) {
-    int32_t widest = 0;
+/* Returns the least d_head of SM90 rows that multiply e4m3, cover the features and have at least
+ * that many columns; 0: there is none. */
+static int32_t least_row(int32_t d_head, int32_t features) {
+    int32_t least = 0;
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const flash_config_t *c = &kernel_table[i].config;
         if (c->arch == FLASH_ARCH_SM90 && c->operand_dtype == FLASH_DTYPE_E4M3 &&
-            (features & ~c->features) == 0 && c->d_head > widest)
-            widest = c->d_head;
+            (features & ~c->features) == 0 && c->d_head >= d_head &&
+            (least == 0 || c->d_head < least))
+            least = c->d_head;
     }
-    return widest;
+    return least;
 }
 
 static bool has_rows_of(int32_t arch) {
@@ -113,20 +114,27 @@ TEST(what_rows_of_few_queries_of_e4m3_lack_is_named) {
                    "SM90_DECODE rows would, but TMA needs");
 }
 
+/* Up to a d_head of 128 SM90_DECODE has what narrow SM90 rows lack, and is not as wide as others.
+ */
 TEST(rows_that_multiply_e4m3_take_q_of_it) {
+    enum { DECODE_MAX_D_HEAD = 128 };
     static const int32_t outputs[] = {FLASH_DTYPE_FP16, FLASH_DTYPE_BF16, FLASH_DTYPE_FP32};
     static const int32_t features[] = {0, FLASH_FEATURE_CAUSAL,
                                        FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW,
                                        FLASH_FEATURE_SOFTCAP, FLASH_FEATURE_VARLEN};
     for (size_t j = 0; j < sizeof features / sizeof features[0]; j++)
-        for (int32_t d_head = 16; d_head <= widest_row(features[j]); d_head += 16)
+        for (int32_t d_head = 16; least_row(d_head, features[j]) > 0; d_head += 16)
             for (int i = 0; i < 3; i++) {
+                const int32_t least = least_row(d_head, features[j]);
+                const bool decodes =
+                    has_decode_rows() && d_head <= DECODE_MAX_D_HEAD && least > DECODE_MAX_D_HEAD;
                 const problem_t problem = fp8_problem(d_head, outputs[i], features[j]);
                 const flash_config_t *config = &selected(&problem, &hopper)->config;
                 assert_int_equal(config->operand_dtype, FLASH_DTYPE_E4M3);
-                assert_int_equal(config->arch, FLASH_ARCH_SM90);
+                assert_int_equal(config->arch, decodes ? FLASH_ARCH_SM90_DECODE : FLASH_ARCH_SM90);
                 assert_int_equal(features[j] & ~config->features, 0);
-                assert_true(config->d_head >= d_head);
+                assert_true(decodes ? config->d_head <= DECODE_MAX_D_HEAD
+                                    : config->d_head == least);
             }
 }
 
@@ -146,6 +154,9 @@ TEST(what_they_lack_is_named) {
     char reason[SELECT_REASON_SIZE] = "";
     const problem_t biased = fp8_problem(128, FLASH_DTYPE_BF16, FLASH_FEATURE_BIAS);
     const problem_t plain = fp8_problem(128, FLASH_DTYPE_BF16, 0);
+    const problem_t wide = fp8_problem(320, FLASH_DTYPE_BF16, 0);
+    assert_refused(select_kernel(&wide, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
+                   "Q E4M3");
     assert_refused(select_kernel(&biased, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
                    "bias");
     assert_refused(select_kernel(&plain, &ampere, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
@@ -164,13 +175,26 @@ TEST(windows_softcap_and_ragged_batches_are_multiplied_too) {
     }
 }
 
-TEST(wider_queries_of_e4m3_than_rows_are_refused) {
-    const problem_t problem = fp8_problem(256, FLASH_DTYPE_BF16, 0);
-    flash_kernel_t const *kernel = NULL;
-    char reason[SELECT_REASON_SIZE] = "";
-    if (widest_row(0) < 256)
-        assert_refused(select_kernel(&problem, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
-                       "d_head 256");
+TEST(queries_of_e4m3_are_multiplied_in_rows_as_wide_as_installed_ones) {
+    static const int32_t d_heads[] = {192, 256};
+    for (size_t i = 0; i < sizeof d_heads / sizeof d_heads[0]; i++) {
+        const problem_t problem = fp8_problem(d_heads[i], FLASH_DTYPE_BF16, 0);
+        flash_kernel_t const *kernel = NULL;
+        char reason[SELECT_REASON_SIZE] = "";
+        if (least_row(d_heads[i], 0) == d_heads[i])
+            check_row(&problem, FLASH_ARCH_SM90, FLASH_DTYPE_E4M3, 128);
+        else if (least_row(d_heads[i], 0) == 0)
+            assert_refused(select_kernel(&problem, &hopper, &kernel, reason),
+                           FLASH_ERROR_UNSUPPORTED, "d_head");
+    }
+}
+
+TEST(wide_rows_serve_narrow_heads_that_decode_does_not) {
+    static const int32_t on_device[9];
+    problem_t p = fp8_chunk(8, 512, 4096, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_VARLEN);
+    p.params.cu_seqlens_q = p.params.cu_seqlens_k = on_device, p.batch_invariant = true;
+    if (least_row(128, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_VARLEN) > 0)
+        check_row(&p, FLASH_ARCH_SM90, FLASH_DTYPE_E4M3, 128);
 }
 
 int main(void) {

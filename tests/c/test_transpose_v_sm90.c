@@ -122,9 +122,9 @@ static int32_t widest_row(void) {
 TEST(v_is_transposed_into_the_workspace) {
     for (int32_t d_head = 64; d_head <= widest_row(); d_head += 64) {
         flash_forward_args_t args = make_args(d_head, 300);
-        const int64_t keys = 384, head = keys * d_head;
+        const int64_t panel = 128 * d_head;
         assert_success(flash_workspace_size(&args, NULL, &args.workspace_size));
-        assert_int_equal(args.workspace_size, 3 * 2 * head + 15);
+        assert_int_equal(args.workspace_size, 3 * 2 * 3 * panel + 15);
         assert_success(flash_forward(&args, NULL, NULL));
         assert_int_equal(n_grids, 2);
         assert_int_equal(grids[0].blocks, 3 * 2 * 3 * ((d_head + 127) / 128));
@@ -132,9 +132,13 @@ TEST(v_is_transposed_into_the_workspace) {
         assert_true(grids[1].is_dependent);
         assert_int_equal(n_encoded, 4);
         assert_ptr_equal(encoded[2].data, (char *)array(4) + 16);
-        assert_int_equal(encoded[2].extent[0], keys);
+        assert_int_equal(encoded[2].extent[0], 128);
         assert_int_equal(encoded[2].extent[1], d_head);
-        assert_int_equal(encoded[2].stride[2], head);
+        assert_int_equal(encoded[2].extent[2], 3);
+        assert_int_equal(encoded[2].extent[3], 3 * 2);
+        assert_int_equal(encoded[2].stride[1], 128);
+        assert_int_equal(encoded[2].stride[2], panel);
+        assert_int_equal(encoded[2].stride[3], 3 * panel);
         assert_int_equal(boxes[2].rows, d_head);
     }
 }

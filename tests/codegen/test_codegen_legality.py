@@ -238,6 +238,9 @@ def test_illegal_for_mixed(change, reason):
     assert broken_rule(replace(MIXED, **change)) == reason
 
 
+PRODUCTS_OF_E4M3 = {"dtype": 4, "operand_dtype": 4, "fixed_reference": 0, "B_c": 128}
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -262,6 +265,12 @@ def test_illegal_for_mixed(change, reason):
         {"d_head": 256, "B_r": 64, "n_warps": 8, "B_c": 96, "ping_pong": 0},
         *({"d_head": 192, "d_head_v": 128, "B_c": B_c} for B_c in (96, 112, 128)),
         {"d_head": 192, "d_head_v": 128, "B_c": 80, "n_stages": 3},
+        {**PRODUCTS_OF_E4M3, "n_stages": 3},
+        *(
+            {**PRODUCTS_OF_E4M3, "d_head": d_head, "overlap": 0, "ping_pong": ping_pong}
+            for d_head in (192, 256)
+            for ping_pong in (0, 1)
+        ),
     ],
 )
 def test_legal_for_sm90(change):
@@ -311,8 +320,13 @@ def test_legal_for_sm90(change):
             "operand_dtype is 2: the family has no such value with dtype 2",
         ),
         (
-            {"dtype": 4, "operand_dtype": 4, "fixed_reference": 0, "B_c": 96},
-            "B_c is 96 and d_head_v 128: where products are of e4m3, B_c is 128 up to 128, else 64",
+            {**PRODUCTS_OF_E4M3, "B_c": 96},
+            "B_c is 96: where products are of e4m3, it is 128",
+        ),
+        (
+            {**PRODUCTS_OF_E4M3, "d_head": 256},
+            "overlap is 1 and d_head_v 256: where products are of e4m3, it is 1 up to 128, and 0 "
+            "above",
         ),
         ({"d_head_v": 64}, "d_head_v is 64: the family has no such value"),
         ({"d_head_v": 128}, "d_head_v is 128: 0 where it is that of d_head"),

@@ -77,7 +77,7 @@ E4M3_OPTIONS = [{}, {"causal": True}, {"window_size": (30, 0)}, {"softcap": 5.0}
 
 
 @pytest.mark.parametrize("options", E4M3_OPTIONS, ids=str)
-@pytest.mark.parametrize("d_head", [64, 96, 128])
+@pytest.mark.parametrize("d_head", [64, 96, 128, 192, 256])
 def test_q_of_e4m3(d_head: int, options: dict) -> None:
     """A kernel that multiplies e4m3 rounds P to it; others have the result of the CPU, in bf16."""
     q, k, v = _of_e4m3(2, 300, 4, d_head), _of_e4m3(2, 400, 2, d_head), _of_e4m3(2, 400, 2, d_head)

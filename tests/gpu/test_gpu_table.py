@@ -237,13 +237,16 @@ def _local_memory(config: flashattn.Config) -> int:
     ALiBi or a mask, and with a converter but at d_head 128; in SM90_WIDE ends of ranges, and with a
     converter some of what a thread carries from block to block; and a register or two where a row
     has softcap, or four in SM90, whose rows with softcap have windows and chunks, eight of d_head
-    128 and 192: ends of ranges, of which loops read one per block."""
+    128 and 192: ends of ranges, of which loops read one per block. In rows that multiply e4m3 at
+    d_head 256 it is also what a consumer carries from tile to tile: O and a part of P V, then S,
+    take most of its registers."""
     if config.arch == Arch.SM80_DECODE:
         return 0
     if config.arch == Arch.SM80_WIDE:  # its PTX on 9.0; its machine code of 8.0 spills nothing
         return 8 if config.B_c == 32 else 0
     if config.arch == Arch.SM90 and config.operand_dtype == DType.E4M3:  # 24 registers to load
-        return 128 if Feature.SOFTCAP in Feature(config.features) else 64
+        of_load = 128 if Feature.SOFTCAP in Feature(config.features) else 64
+        return of_load + (112 if config.d_head == 256 else 0)
     if config.arch == Arch.SM90 and config.dtype == DType.E4M3 and config.d_head == 256:
         return 104
     if Feature.BIAS in Feature(config.features) and config.arch in (Arch.SM90, Arch.SM90_DECODE):

@@ -151,7 +151,7 @@ def flash_attn_fp8(
 
     On the CPU kernels multiply fp32, which is exact to the quantised values; P is not rounded, nor
     for up to 32 rows (queries x query heads of a K/V head) on CUDA devices. For more rows devices
-    of compute capability 9.0 multiply e4m3 up to a d_head of 128, and P is rounded to it; elsewhere
+    of compute capability 9.0 multiply e4m3 up to a d_head of 256, and P is rounded to it; elsewhere
     such a Q is refused. Raises as flash_attn_func.
     """
     of_tokens_q = {"cu_seqlens": cu_seqlens_q, "max_seqlen": max_seqlen_q}

@@ -10,10 +10,6 @@
 
 enum { V_LOAD_WARP = KV_LOAD_WARP + 1, FIRST_TRANSPOSE_WARP };
 
-/* Bytes of the elements of a block of V, behind which there may be ones (fp8/products.cuh). */
-template <flash_config_t C>
-constexpr int value_bytes = multiplies_e4m3<C> ? d_head_v<C> *C.B_c : v_bytes<C>;
-
 template <flash_config_t C> __device__ constexpr void assert_decodes() {
     static_assert(C.arch == FLASH_ARCH_SM90_DECODE, "a configuration of another family");
     static_assert(has_half_operands<C> || multiplies_e4m3<C>, "wgmma has other types too");

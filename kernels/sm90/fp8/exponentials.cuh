@@ -26,6 +26,29 @@ static __device__ __forceinline__ void exponentiate_chunk(score_tile<C> &s, int 
     }
 }
 
+/* Turns a chunk of S into arguments of exponentials, relative to references in the exponent of 2.
+ */
+template <flash_config_t C>
+static __device__ __forceinline__ void scale_chunk(score_tile<C> &s, int chunk,
+                                                   const softmax_units<C> &unit,
+                                                   const float (&reference)[2]) {
+#pragma unroll
+    for (int i = 0; i < chunk_registers; ++i) {
+        float &x = s.s[chunk * chunk_registers + i];
+        x = fmaf(x, log2_unit(unit, i / 2 % 2), -reference[i / 2 % 2]);
+    }
+}
+
+/* Turns a scaled chunk into P. */
+template <flash_config_t C>
+static __device__ __forceinline__ void exponentiate_scaled(score_tile<C> &s, int chunk) {
+#pragma unroll
+    for (int i = 0; i < chunk_registers; ++i) {
+        float &x = s.s[chunk * chunk_registers + i];
+        x = exp2_approx(x);
+    }
+}
+
 /* Adds a chunk of P to the sums. */
 template <flash_config_t C>
 static __device__ __forceinline__ void add_chunk(softmax_state_t &state, const score_tile<C> &s,

@@ -19,6 +19,7 @@
 #include "sm90/block_state.cuh"
 #include "sm90/fragments.cuh"
 #include "sm90/ptx/descriptor.cuh"
+#include "sm90/ptx/order.cuh"
 #include "sm90/ptx/wgmma_e4m3.cuh"
 #include "sm90/softmax/softmax.cuh"
 
@@ -33,9 +34,19 @@ constexpr bool is_last_part = PART == second_level_parts<C> - 1;
  * alone has so many registers in use that ptxas finds no room for both in one. */
 template <flash_config_t C> constexpr bool has_ones_apart = !has_one_part<C> && consumers<C> == 1;
 
-/* A consumer has a part of the P V of a block beside O, and the weights of its rows. */
+/* Parts have the registers that S had before it became P: see mma/in_parts.cuh. */
+template <flash_config_t C>
+constexpr bool has_parts_in_s = multiplies_e4m3<C> &&C.arch == FLASH_ARCH_SM90 && !has_one_part<C>;
+
+/* Two parts are under way at a time where O leaves registers for both: the sums of one then run
+ * beside the product of the other. */
+template <flash_config_t C>
+constexpr int parts_at_a_time = has_parts_in_s<C> &&d_head_v<C> <= 192 ? 2 : 1;
+
+/* A consumer has these accumulators of the P V of a block beside O, and the weights of its rows. */
 template <flash_config_t C> struct second_level {
-    float t[(part_columns<C> + (has_ones_apart<C> ? 0 : SM90_ROWS_OF_ONES)) / 2];
+    float t[parts_at_a_time<C>]
+           [(part_columns<C> + (has_ones_apart<C> ? 0 : SM90_ROWS_OF_ONES)) / 2];
     float ones[SM90_ROWS_OF_ONES / 2]; /* if they are apart */
     float weight[2];
     int32_t blocks; /* that are in T; 0: what is there does not count */
@@ -46,36 +57,42 @@ struct no_second_level {};
 template <flash_config_t C>
 using second_level_of = std::conditional_t<multiplies_e4m3<C>, second_level<C>, no_second_level>;
 
-/* Returns the descriptor of V from a key of a block on. */
-template <flash_config_t C>
-static __device__ __forceinline__ uint64_t transposed_descriptor(uint32_t low, int key) {
-    if constexpr (C.B_c == SM90_PANEL_BYTES)
-        return descriptor(low, key);
-    else
-        return narrow_descriptor(low, key);
+/* Returns the accumulators of a part. */
+template <flash_config_t C, int PART>
+static __device__ __forceinline__ auto &accumulators_of(second_level<C> &level) {
+    constexpr bool with_ones = is_last_part<C, PART> && !has_ones_apart<C>;
+    constexpr int columns = part_columns<C> + (with_ones ? SM90_ROWS_OF_ONES : 0);
+    return *(float(*)[columns / 2]) level.t[PART % parts_at_a_time<C>];
 }
 
 /* Issues D = P V of the columns of V that begin at `column`, or D += P V. */
 template <flash_config_t C, int N>
 static __device__ __forceinline__ void issue_columns(float (&d)[N], const probability_tile<C> &p,
                                                      int stage, int column, bool accumulate) {
+    static_assert(C.B_c == SM90_PANEL_BYTES, "a row of V is one panel");
     constexpr int step_keys = 32;
     const uint32_t v = descriptor_low(v_tile<C>(stage) + column * C.B_c, 0);
 #pragma unroll
     for (int i = 0; i < key_steps<C>; ++i)
         wgmma<operand_dtype<C>, 2 * N>::template register_a<0>(
-            d, p.p[i], transposed_descriptor<C>(v, i * step_keys), i > 0 || accumulate);
+            d, p.p[i], descriptor(v, i * step_keys), i > 0 || accumulate);
+}
+
+/* Returns the address of a word of shared memory that nobody reads in rows without bias. */
+template <flash_config_t C> static __device__ __forceinline__ uint32_t unread_word() {
+    static_assert(!has_bias<C>, "rows with bias number their blocks there");
+    return shared_address(block_state<C>().k_blocks);
 }
 
 /* Issues T = P V of a part of the columns, or T += P V where T has blocks already. */
 template <flash_config_t C, int PART>
 static __device__ __forceinline__ void issue_part(second_level<C> &level,
                                                   const probability_tile<C> &p, int stage) {
-    constexpr bool with_ones = is_last_part<C, PART> && !has_ones_apart<C>;
-    constexpr int columns = part_columns<C> + (with_ones ? SM90_ROWS_OF_ONES : 0);
+    auto &t = accumulators_of<C, PART>(level);
+    if constexpr (has_parts_in_s<C>)
+        drop_accumulators(t);
     wgmma_fence();
-    issue_columns<C>(*(float(*)[columns / 2]) level.t, p, stage, PART * part_columns<C>,
-                     looks_ahead<C> && level.blocks > 0);
+    issue_columns<C>(t, p, stage, PART * part_columns<C>, looks_ahead<C> && level.blocks > 0);
     if constexpr (is_last_part<C, PART> && has_ones_apart<C>)
         issue_columns<C>(level.ones, p, stage, d_head_v<C>, false);
     wgmma_commit();
@@ -85,28 +102,57 @@ static __device__ __forceinline__ void issue_part(second_level<C> &level,
 template <flash_config_t C, int PART>
 static __device__ __forceinline__ void add_part(output_tile<C> &o, second_level<C> &level) {
     constexpr int registers = part_columns<C> / 2;
-    pin_accumulators(level.t);
+    auto &t = accumulators_of<C, PART>(level);
+    pin_accumulators(t);
 #pragma unroll
     for (int i = 0; i < registers; ++i)
-        o.o[PART * registers + i] += level.t[i];
+        o.o[PART * registers + i] += t[i];
     if constexpr (is_last_part<C, PART> && has_ones_apart<C>) {
         pin_accumulators(level.ones);
         level.weight[0] += level.ones[0];
         level.weight[1] += level.ones[2];
     } else if constexpr (is_last_part<C, PART>) {
-        level.weight[0] += level.t[registers];
-        level.weight[1] += level.t[registers + 2];
+        level.weight[0] += t[registers];
+        level.weight[1] += t[registers + 2];
     }
 }
 
-/* Adds the parts from PART on, the first of which is done, to O. */
+/* Issues the first parts of a block, as many as are under way at a time. */
+template <flash_config_t C>
+static __device__ __forceinline__ void issue_first_parts(second_level<C> &level,
+                                                         const probability_tile<C> &p, int stage) {
+    issue_part<C, 0>(level, p, stage);
+    if constexpr (parts_at_a_time<C> == 2)
+        issue_part<C, 1>(level, p, stage);
+}
+
+/* Waits until a part is done. The one behind it may still be under way. */
+template <flash_config_t C, int PART> static __device__ __forceinline__ void await_part() {
+    wgmma_wait<parts_at_a_time<C> == 2 && !is_last_part<C, PART> ? 1 : 0>();
+}
+
+/* Adds a part that is done to O, and then issues the one that has the same registers. The sums are
+ * complete before that: ptxas would else put the new part into other registers, which there are
+ * not. */
+template <flash_config_t C, int PART>
+static __device__ __forceinline__ void add_and_issue(output_tile<C> &o, second_level<C> &level,
+                                                     const probability_tile<C> &p, int stage) {
+    constexpr int next = PART + parts_at_a_time<C>;
+    add_part<C, PART>(o, level);
+    if constexpr (has_parts_in_s<C>)
+        complete_all<part_columns<C> / 2>(o.o + PART * (part_columns<C> / 2), unread_word<C>());
+    if constexpr (next < second_level_parts<C>)
+        issue_part<C, next>(level, p, stage);
+}
+
+/* Adds the parts from PART on to O, and issues those that are not yet under way. The first of them
+ * is done. */
 template <flash_config_t C, int PART = 0>
 static __device__ __forceinline__ void add_second_level(output_tile<C> &o, second_level<C> &level,
                                                         const probability_tile<C> &p, int stage) {
-    add_part<C, PART>(o, level);
+    add_and_issue<C, PART>(o, level, p, stage);
     if constexpr (!is_last_part<C, PART>) {
-        issue_part<C, PART + 1>(level, p, stage);
-        wgmma_wait<0>();
+        await_part<C, PART + 1>();
         add_second_level<C, PART + 1>(o, level, p, stage);
     }
 }

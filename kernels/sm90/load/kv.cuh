@@ -57,14 +57,16 @@ static __device__ __forceinline__ void load_k(const sm90_params_t &params, const
                             k_tile<C>(stage), k_arrival<C>(stage), state.k_empty[stage], loader.k);
 }
 
-/* Loads a block of V that lies transposed (transpose_v.cu): its keys are columns of the map,
- * and V's columns are rows. */
+/* Loads a block of V that lies transposed, which is a panel of it (transpose_v_kernel.h): its keys
+ * are columns of the map, and V's columns are rows. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_transposed(const sm90_params_t &params,
                                                        const tile_of<C> &tile, int32_t block,
                                                        const uint64_t &full, ring_t &ring) {
     const uint32_t barrier = shared_address(&full);
-    const tma_box_t box = {block * C.B_c, 0, tile.head / params.problem.group, tile.batch_index};
+    static_assert(C.B_c == SM90_PANEL_BYTES, "a block is a panel");
+    const int32_t head_kv = tile.head / params.problem.group;
+    const tma_box_t box = {0, 0, block, tile.batch_index * params.problem.n_heads_kv + head_kv};
     mbarrier_wait(shared_address(&block_state<C>().v_empty[ring.stage]), ring.parity ^ 1);
     mbarrier_arrive_expect(barrier, d_head_v<C> * C.B_c);
     tma_load<false>(v_tile<C>(ring.stage), &params.v, box, barrier, l2_evict_last);

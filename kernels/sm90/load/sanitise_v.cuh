@@ -26,7 +26,7 @@ typedef struct sanitiser {
  * any. */
 template <flash_config_t C> static __device__ __forceinline__ bool zero_non_finite(uint32_t block) {
     const uint32_t first = block + threadIdx.x % warp_threads * SM90_CHUNK_BYTES;
-    const uint32_t end = block + v_bytes<C>;
+    const uint32_t end = block + value_bytes<C>;
     if constexpr (multiplies_e4m3<C>) {
         uint32_t nans = 0;
 #pragma unroll 8

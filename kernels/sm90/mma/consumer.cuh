@@ -95,6 +95,8 @@ template <flash_config_t C>
 static __device__ __forceinline__ void issue_block_scores(score_tile<C> &s,
                                                           consumer_state<C> &consumer) {
     const uint32_t tile = q_tile<C>(consumer.q_slot.stage);
+    if constexpr (has_parts_in_s<C>) /* which were in these registers */
+        drop_accumulators(s.s);
     issue_scores<C>(s, consumer.q, tile + consumer.number * SM90_WARPGROUP_ROWS * SM90_PANEL_BYTES,
                     consumer.k.stage);
 }
@@ -115,20 +117,26 @@ static __device__ __forceinline__ void finish_scores(score_tile<C> &s, consumer_
 template <flash_config_t C>
 static __device__ __forceinline__ void issue_block_output(consumer_state<C> &consumer) {
     if constexpr (multiplies_e4m3<C>)
-        issue_part<C, 0>(consumer.second, consumer.p, consumer.v.stage);
+        issue_first_parts<C>(consumer.second, consumer.p, consumer.v.stage);
     else
         issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
 }
 
-/* Releases V, when PV of a block is done. */
+/* Releases V of a block, all of whose products are done. */
+template <flash_config_t C>
+static __device__ __forceinline__ void give_back_v(consumer_state<C> &consumer) {
+    release(block_state<C>().v_empty[consumer.v.stage]);
+    step<v_stages<C>>(consumer.v);
+}
+
+/* Takes PV of a block, and releases V. Of several parts the first is done, else all of it. */
 template <flash_config_t C>
 static __device__ __forceinline__ void finish_output(consumer_state<C> &consumer) {
     if constexpr (multiplies_e4m3<C>)
         add_second_level<C>(consumer.o, consumer.second, consumer.p, consumer.v.stage);
     else
         pin_accumulators(consumer.o.o);
-    release(block_state<C>().v_empty[consumer.v.stage]);
-    step<v_stages<C>>(consumer.v);
+    give_back_v<C>(consumer);
 }
 
 /* Waits for a tile's Q, and issues QK^T of its first block. */

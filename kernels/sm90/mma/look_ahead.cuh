@@ -33,7 +33,7 @@ static __device__ __forceinline__ void count_block_in_t(output_tile<C> &o, secon
     if (rises) {
         rescale_rows<C>(o, level, past);
 #pragma unroll
-        for (float &t : level.t)
+        for (float &t : level.t[0])
             t = 0.0f;
     }
     if (is_full)
@@ -103,7 +103,7 @@ step_ahead(score_tile<C> &s, score_tile<C> &next, int32_t block, const flash_par
     wgmma_wait<0>();
     if constexpr (!LAST)
         finish_scores<C>(next, consumer, block - 1 == tile.block_begin);
-    pin_accumulators(consumer.second.t);
+    pin_accumulators(consumer.second.t[0]);
     release(block_state<C>().v_empty[consumer.v.stage]);
     step<v_stages<C>>(consumer.v);
     count_block_in_t<C>(consumer.o, consumer.second, past, rises);

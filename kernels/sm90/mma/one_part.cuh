@@ -10,16 +10,7 @@
 #ifndef FLASH_KERNELS_SM90_MMA_ONE_PART_CUH
 #define FLASH_KERNELS_SM90_MMA_ONE_PART_CUH
 
-#include "sm90/fp8/exponentials.cuh"
-#include "sm90/fp8/reference.cuh"
-#include "sm90/mma/consumer.cuh"
-
-/* Adds a chunk of P to the sums, and rounds it. */
-template <flash_config_t C>
-static __device__ __forceinline__ void use_chunk(consumer_state<C> &consumer, int chunk) {
-    add_chunk<C>(consumer.softmax, consumer.s, chunk);
-    round_fragment<C>(consumer.p, consumer.s, chunk);
-}
+#include "sm90/mma/e4m3_blocks.cuh"
 
 /* Turns the scores of a block into P. before(chunk): what comes first. */
 template <flash_config_t C, typename B>
@@ -36,20 +27,6 @@ static __device__ __forceinline__ void compute_p(int32_t never_negative, const s
         keep_order(never_negative, q_tile<C>(0));
     }
     use_chunk<C>(consumer, key_steps<C> - 1);
-}
-
-/* Computes P of the tile's first block, whose scores are done. */
-template <flash_config_t C>
-static __device__ __forceinline__ void
-first_in_one_part(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
-                  consumer_state<C> &consumer) {
-    const int32_t block = tile.block_end - 1;
-    finish_scores<C>(consumer.s, consumer, block == tile.block_begin);
-    skip_last<C, v_stages<C>>(consumer.walk, block_state<C>().v_full, block_state<C>().v_empty,
-                              consumer.v);
-    prepare_scores<C, true>(consumer.s, params, tile, unit, block);
-    consumer.softmax = start_softmax<C>(consumer.s);
-    compute_p<C>(params.batch, unit, consumer, [](int) {});
 }
 
 /* Computes P of a block after the first while that of the block before is multiplied. */
@@ -83,19 +60,12 @@ template <flash_config_t C>
 static __device__ __forceinline__ void
 process_in_one_part(const flash_params_t &params, const tile_of<C> &tile,
                     const score_units<C> &unit, consumer_state<C> &consumer) {
-    int32_t block = tile.block_end - 2;
-    first_in_one_part<C>(params, tile, unit, consumer);
-#pragma unroll 1
-    while (block >= tile.block_begin) {
-        if constexpr (has_mask<C>) {
-#pragma unroll 1
-            for (; block >= tile.block_begin && is_cut(tile, block); --block)
-                step_in_one_part<C, true>(block, params, tile, unit, consumer);
-        }
-#pragma unroll 1
-        for (; block >= tile.block_begin && !(has_mask<C> && is_cut(tile, block)); --block)
-            step_in_one_part<C, false>(block, params, tile, unit, consumer);
-    }
+    const int32_t second = tile.block_end - 2;
+    start_with_block<C>(params, tile, unit, consumer);
+    compute_p<C>(params.batch, unit, consumer, [](int) {});
+    walk_from<C>(second, tile, [&](int32_t block, auto cut) {
+        step_in_one_part<C, cut>(block, params, tile, unit, consumer);
+    });
 }
 
 #endif

@@ -12,9 +12,6 @@
 /* The stride is eight rows of a panel, the period of the swizzle; it never differs. */
 constexpr uint32_t descriptor_high = 1024 >> 4 | 1u << 30;
 
-/* Rows of half as many bytes have a swizzle of their own, 2. */
-constexpr uint32_t narrow_descriptor_high = 512 >> 4 | 2u << 30;
-
 /* Returns the half of a descriptor that differs from operand to operand. leading_bytes lead from
  * panel to panel along N; they do not matter where the operand is K-major. */
 static __device__ __forceinline__ uint32_t descriptor_low(uint32_t shared, uint32_t leading_bytes) {
@@ -24,10 +21,6 @@ static __device__ __forceinline__ uint32_t descriptor_low(uint32_t shared, uint3
 /* Returns the descriptor of the operand that begins `bytes` after the one of `low`. */
 static __device__ __forceinline__ uint64_t descriptor(uint32_t low, uint32_t bytes) {
     return (uint64_t)descriptor_high << 32 | (low + (bytes >> 4));
-}
-
-static __device__ __forceinline__ uint64_t narrow_descriptor(uint32_t low, uint32_t bytes) {
-    return (uint64_t)narrow_descriptor_high << 32 | (low + (bytes >> 4));
 }
 
 #endif

@@ -35,4 +35,23 @@ static __device__ __forceinline__ void keep_order(int32_t never_negative, uint32
                  : "memory");
 }
 
+/* Completes values before any later wait, product or access to memory: a store that hardly ever
+ * happens depends on all of them. Nobody reads what it writes. */
+template <int N>
+static __device__ __forceinline__ void complete_all(const float *values, uint32_t unread) {
+    constexpr uint32_t unlikely = 0x5a5a5a5au;
+    uint32_t parts[4] = {0, 0, 0, 0}; /* more than one, for the latency */
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        parts[i / 2 % 4] ^= __float_as_uint(values[i]);
+    const uint32_t mixed = parts[0] ^ parts[1] ^ parts[2] ^ parts[3];
+    asm volatile("{\n"
+                 ".reg .pred met;\n"
+                 "setp.eq.u32 met, %0, %1;\n"
+                 "@met st.shared.u32 [%2], %0;\n"
+                 "}\n" ::"r"(mixed),
+                 "n"(unlikely), "r"(unread)
+                 : "memory");
+}
+
 #endif

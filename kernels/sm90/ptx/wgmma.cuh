@@ -35,6 +35,14 @@ template <int N> static __device__ __forceinline__ void pin_accumulators(float (
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
+/* Drops what accumulators hold, before a wgmma that overwrites them: otherwise the compiler keeps
+ * their registers for them from one product to the next. */
+template <int N> static __device__ __forceinline__ void drop_accumulators(float (&d)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        asm volatile("" : "=f"(d[i]));
+}
+
 /* The instruction has two forms. shared_a: A and B from shared memory, both K-major or, if they are
  * TRANSPOSED, both M- or N-major. register_a: A from registers, B from shared memory, N-major.
  * accumulate false: d is overwritten. SIGN: of the product, 1 or -1. */

@@ -27,8 +27,7 @@ static flash_status_t encode_v(const flash_config_t *config, const void *transpo
         return tensor_map_encode(&v, config->dtype, keys, &params->v);
     }
     const tma_tensor_t v = transpose_v_sm90_tensor(p, transposed);
-    const tensor_map_box_t box = {
-        .rows = sm90_d_head_v(config), .heads = 1, .is_narrow = config->B_c < SM90_PANEL_BYTES};
+    const tensor_map_box_t box = {.rows = sm90_d_head_v(config), .heads = 1};
     return tensor_map_encode(&v, config->dtype, box, &params->v);
 }
 

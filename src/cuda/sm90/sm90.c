@@ -10,6 +10,7 @@
 #include "cuda/tma/paging_sm90.h"
 #include "cuda/tma/tma_tensor.h"
 #include "cuda/tuning.h"
+#include "kernels/common/operand.h"
 #include "kernels/sm90/sm90_kernel.h"
 
 #include <stddef.h>
@@ -87,16 +88,29 @@ static int64_t time_at_length(const flash_config_t *config) {
     return ROWS * block_time(config) / ((int64_t)config->B_r * config->B_c);
 }
 
-/* Rows without varlen decline short queries, if heads that share tiles in rows with it have half as
- * many. */
-static bool row_declines(const flash_config_t *config, const problem_t *problem,
-                         const device_t *device) {
+/* Says whether rows with varlen have half as many tiles, since heads share those of short queries.
+ */
+static bool shared_tiles_pay(const flash_config_t *config, const problem_t *problem,
+                             const device_t *device) {
     flash_config_t ragged = *config;
     ragged.features |= FLASH_FEATURE_VARLEN;
     return !sm90_has_varlen(config) &&
            2 * schedule_sm90_tiles(&ragged, &problem->params) <=
                schedule_sm90_tiles(config, &problem->params) &&
            obstacle(&ragged, problem, device) == NULL;
+}
+
+/* Says whether the row multiplies e4m3 in more columns than those of SM90_DECODE that would do. */
+static bool is_wider_than_decode(const flash_config_t *config, const flash_params_t *p) {
+    enum { DECODE_MAX_D_HEAD = 128 };
+    return flash_multiplies_e4m3(config) && config->d_head > DECODE_MAX_D_HEAD &&
+           p->d_head <= DECODE_MAX_D_HEAD && p->d_head_v <= DECODE_MAX_D_HEAD;
+}
+
+static bool row_declines(const flash_config_t *config, const problem_t *problem,
+                         const device_t *device) {
+    return is_wider_than_decode(config, &problem->params) ||
+           shared_tiles_pay(config, problem, device);
 }
 
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,

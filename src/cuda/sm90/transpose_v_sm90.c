@@ -10,7 +10,8 @@
 
 uint64_t transpose_v_sm90_workspace(const flash_config_t *config, const flash_params_t *params) {
     const uint64_t rows = (uint64_t)params->batch * (uint64_t)params->n_heads_kv;
-    const uint64_t head = (uint64_t)params->d_head_v * (uint64_t)sm90_transposed_keys(params);
+    const uint64_t head = (uint64_t)params->d_head_v * (uint64_t)sm90_transposed_panels(params) *
+                          SM90_TRANSPOSED_KEYS;
     if (!flash_multiplies_e4m3(config) || rows * head == 0)
         return 0;
     return rows * head + SM90_TRANSPOSED_ALIGNMENT - 1;
@@ -22,11 +23,12 @@ void *transpose_v_sm90_place(void *workspace) {
 }
 
 tma_tensor_t transpose_v_sm90_tensor(const flash_params_t *params, const void *transposed) {
-    const int64_t keys = sm90_transposed_keys(params), head = keys * params->d_head_v;
-    return (tma_tensor_t){
-        .data = transposed,
-        .element_bytes = 1,
-        .n_axes = 4,
-        .extent = {(int32_t)keys, params->d_head_v, params->n_heads_kv, params->batch},
-        .stride = {1, keys, head, head * params->n_heads_kv}};
+    const int32_t panels = sm90_transposed_panels(params);
+    const int64_t panel = (int64_t)params->d_head_v * SM90_TRANSPOSED_KEYS;
+    return (tma_tensor_t){.data = transposed,
+                          .element_bytes = 1,
+                          .n_axes = 4,
+                          .extent = {SM90_TRANSPOSED_KEYS, params->d_head_v, panels,
+                                     params->batch * params->n_heads_kv},
+                          .stride = {1, SM90_TRANSPOSED_KEYS, panel, panel * panels}};
 }

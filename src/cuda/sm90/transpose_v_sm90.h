@@ -17,7 +17,8 @@ uint64_t transpose_v_sm90_workspace(const flash_config_t *config, const flash_pa
 /* Returns the first address of the workspace that the transposed V may have. */
 void *transpose_v_sm90_place(void *workspace);
 
-/* Returns the transposed V, whose columns are keys. */
+/* Returns the transposed V, whose axes are the keys of a panel, columns of V, panels, and the K/V
+ * heads of all entries. */
 tma_tensor_t transpose_v_sm90_tensor(const flash_params_t *params, const void *transposed);
 
 #endif

@@ -83,16 +83,14 @@ static flash_status_t find_type(int32_t dtype, CUtensorMapDataType *type) {
 static flash_status_t encode(const tma_tensor_t *tensor, CUtensorMapDataType type,
                              tensor_map_box_t box, CUtensorMap *map) {
     const shape_t shape = shape_of(tensor);
-    const int32_t row_bytes = box.is_narrow ? SM90_PANEL_BYTES / 2 : SM90_PANEL_BYTES;
-    const cuuint32_t columns = (cuuint32_t)(row_bytes / tensor->element_bytes);
+    const cuuint32_t columns = (cuuint32_t)(SM90_PANEL_BYTES / tensor->element_bytes);
     const cuuint32_t extent[TMA_MOST_AXES] = {columns, (cuuint32_t)box.rows, (cuuint32_t)box.heads,
                                               1, 1};
     const cuuint32_t step[TMA_MOST_AXES] = {1, 1, 1, 1, 1};
-    const CUresult result =
-        driver.encode(map, type, (cuuint32_t)tensor->n_axes, (void *)(uintptr_t)tensor->data,
-                      shape.extent, shape.stride_bytes, extent, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                      box.is_narrow ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
-                      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult result = driver.encode(
+        map, type, (cuuint32_t)tensor->n_axes, (void *)(uintptr_t)tensor->data, shape.extent,
+        shape.stride_bytes, extent, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     FLASH_REQUIRE(
         result == CUDA_SUCCESS, FLASH_ERROR_CUDA,
         "cuTensorMapEncodeTiled: error %d (%d axes; extents %d, %d, %d, %d; strides %lld, "

@@ -9,17 +9,13 @@
 #include "flashattn.h"
 #include "kernels/sm90/sm90_kernel.h"
 
-#include <stdbool.h>
-
 /* Finds the driver's function, which is all that encoding needs. */
 flash_status_t tensor_map_prepare(void);
 
-/* A box has one panel of columns, or half of one, of some rows of each of some heads, head after
- * head. */
+/* A box has one panel of columns of some rows of each of some heads, head after head. */
 typedef struct tensor_map_box {
     int32_t rows;
     int32_t heads;
-    bool is_narrow; /* 64 bytes of each row */
 } tensor_map_box_t;
 
 /* Encodes the map of a tensor that TMA can address: its boxes are swizzled over their rows' bytes,
