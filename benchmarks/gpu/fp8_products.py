@@ -3,42 +3,24 @@
     python benchmarks/gpu/fp8_products.py [D_HEAD...]
 
 It needs FlashAttention-3's flash_attn_interface and, for more rows than those of ship, a library
-with the set tune_sm90_fp8. Lines have TFLOP/s of FlashAttention-3 in bf16 and in e4m3, and of each
-row of a d_head and mask.
+with the set tune_sm90_fp8. Lines have TFLOP/s of FlashAttention-3 in bf16 and in e4m3, of this
+library in bf16, and of each row of a d_head and mask.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections.abc import Callable
 
 import flash_attn_interface
 import flashattn
 import torch
+from backward_cost import median_times
 from flashattn import Config, DType, Feature
 
 TOKENS = 16384
 COLUMNS = 2048  # of all heads, at most
 LENGTHS = (16384, 4096, 1024)
-RUNS = 9
-
-
-def seconds_in_turns(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Returns the median time of each call."""
-    events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {n: [] for n in calls}
-    for call in calls.values():
-        call()
-    torch.cuda.synchronize()
-    for _ in range(RUNS):
-        for name, call in calls.items():
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            call()
-            end.record()
-            events[name].append((begin, end))
-    torch.cuda.synchronize()
-    return {n: statistics.median(b.elapsed_time(e) for b, e in x) / 1e3 for n, x in events.items()}
 
 
 def calls_of(rows: list[Config], d_head: int, causal: bool, length: int) -> dict[str, Callable]:
@@ -51,6 +33,7 @@ def calls_of(rows: list[Config], d_head: int, causal: bool, length: int) -> dict
     calls: dict[str, Callable] = {
         "FA3 bf16": lambda: fa3(*wide, causal=causal),
         "FA3 e4m3": lambda: fa3(*codes, causal=causal, **scales),
+        "bf16": lambda: flashattn.flash_attn_func(*wide, causal=causal),
     }
     for row in rows:
         calls[str(row)] = lambda row=row: flashattn.flash_attn_func(
@@ -71,9 +54,9 @@ def main() -> None:
                 columns = COLUMNS // d_head * d_head
                 operations = 4 * TOKENS * length * columns / (2 if causal else 1)
                 print(f"d_head {d_head}, {'causal' if causal else 'full'}, {length} tokens")
-                times = seconds_in_turns(calls_of(rows, d_head, causal, length))
-                for name, seconds in times.items():
-                    print(f"  {operations / seconds / 1e12:7.0f} {name}", flush=True)
+                times = median_times(calls_of(rows, d_head, causal, length))
+                for name, milliseconds in times.items():
+                    print(f"  {operations / milliseconds / 1e9:7.0f} {name}", flush=True)
 
 
 if __name__ == "__main__":

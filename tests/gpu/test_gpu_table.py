@@ -236,10 +236,10 @@ def _local_memory(config: flashattn.Config) -> int:
     where O takes half of the registers, of latent tokens a few more; in SM90_DECODE where it adds
     ALiBi or a mask, and with a converter but at d_head 128; in SM90_WIDE ends of ranges, and with a
     converter some of what a thread carries from block to block; and a register or two where a row
-    has softcap, or four in SM90, whose rows with softcap have windows and chunks, eight of d_head
-    128 and 192: ends of ranges, of which loops read one per block. In rows that multiply e4m3 at
-    d_head 256 it is also what a consumer carries from tile to tile: O and a part of P V, then S,
-    take most of its registers."""
+    has softcap, or four in SM90, whose rows with softcap have windows and chunks, eight or ten of
+    d_head 128 and 192: ends of ranges, of which loops read one per block. In rows that multiply
+    e4m3 at d_head 256 it is also what a consumer carries from tile to tile: O and a part of P V,
+    then S, take most of its registers."""
     if config.arch == Arch.SM80_DECODE:
         return 0
     if config.arch == Arch.SM80_WIDE:  # its PTX on 9.0; its machine code of 8.0 spills nothing
@@ -259,7 +259,7 @@ def _local_memory(config: flashattn.Config) -> int:
     if config.arch == Arch.SM90 and is_crowded:
         if Feature.WINDOW in Feature(config.features) and (is_paged or config.B_r == 192):
             return 40
-        return 32 if is_paged or has_many_ranges else 24
+        return 40 if has_many_ranges else 32 if is_paged else 24
     if config.dtype == DType.LATENT_E4M3:
         return 16
     if config.arch == Arch.SM90_DECODE and config.dtype == DType.E4M3:
@@ -300,7 +300,8 @@ def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
         # SM90_DECODE has V as it landed, and transposed.
         of_v = 2 * columns if config.arch == Arch.SM90_DECODE else config.d_head
         least = columns * (config.B_r + keys) + of_v * keys
-        return least, least + 4096 + columns * config.B_r + 2 * config.d_head * config.B_r
+        ones = 8 * keys  # in rows behind each stage of V
+        return least, least + ones + 4096 + columns * config.B_r + 2 * config.d_head * config.B_r
     columns, columns_of_v = (
         -(-x // 64) * 64 for x in (config.d_head, config.d_head_v or config.d_head)
     )
