@@ -12,8 +12,7 @@
 #include <stdint.h>
 
 constexpr float log2_of_e = 1.44269504088896340736f;
-constexpr float most_exponent = 88.0f; /* of e, in fp32 */
-constexpr int chunk = 8;               /* elements that a thread takes at a time */
+constexpr int chunk = 8; /* elements that a thread takes at a time */
 
 /* ---- A row ---- */
 
@@ -135,7 +134,7 @@ static __device__ __forceinline__ float finish_row(const row_sums_params_t &x, c
     const float dot = sees_no_key ? 0.0f : sum;
     const float d_lse =
         g.d_lse && !sees_no_key ? g.d_lse[number_at(p, g.d_lse_stride, item, row)] : 0.0f;
-    const float of_lse = d_lse == 0.0f ? 0.0f : d_lse * expf(fminf(log_sum - lse, most_exponent));
+    const float of_lse = d_lse == 0.0f ? 0.0f : d_lse * expf(fminf(log_sum - lse, FLASH_SINK_MOST));
     const int64_t at = flash_row_index(&p, &g, &item.sequence, item.batch_index, item.head, row);
     const float d = dot - of_lse;
     g.row_d[at] = flash_drops(&p.dropout) ? d / p.dropout.scale : d;

@@ -12,10 +12,6 @@
 
 enum { CHUNK = 8 };
 
-/* dLSE counts less in a row whose sink is e^64 times its sum or more, so that D is finite
- * (docs/numerics.md). */
-enum { SINK_MOST = 64 };
-
 static int64_t index_of(const q_row_t *row, const flash_strides_t *stride) {
     return row->batch_index * stride->batch + (row->sequence.q_begin + row->query) * stride->seq +
            row->head * stride->head;
@@ -80,7 +76,7 @@ static double add_sink(double lse, double sink) {
 
 /* Returns the part of dLSE in D, which P is multiplied by. */
 static double lse_part(double d_lse, double lse, double log_sum) {
-    return d_lse * exp(fmin(log_sum - lse, SINK_MOST));
+    return d_lse * exp(fmin(log_sum - lse, FLASH_SINK_MOST));
 }
 
 /* Returns the weight of a sink in its row. */

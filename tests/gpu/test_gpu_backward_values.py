@@ -131,6 +131,22 @@ def test_sinks_of_any_size(dtype: str) -> None:
 
 
 @every_type
+@every_head
+def test_a_heavy_sink_leaves_dlse_finite(d_head: int, dtype: str) -> None:
+    """Up to a weight of e^64 times the keys' the gradient of LSE counts in full."""
+    p = AttentionProblem(1, 1, 1, 4, 4, **heads_of(d_head), dtype=dtype, softmax_scale=1.0,
+                         sinks=(60.0, 80.0, 1000.0, np.inf))  # fmt: skip
+    inputs = [np.zeros_like(x) for x in make_inputs(p)]
+    inputs[0][...] = 1
+    run = DeviceRun(GradientProblem(p, has_d_lse=True), inputs)
+    run.d_lse[...] = 100
+    found = run.launch()
+    assert found.dk[0, 0, 0].astype(np.float32) == pytest.approx(100, rel=1e-2)
+    assert np.isfinite(found.dk.astype(np.float32)).all() and (found.dk[0, 0, 2:] == 0).all()
+    assert np.isfinite(found.d_sinks).all()
+
+
+@every_type
 def test_huge_scores(dtype: str) -> None:
     """Scores in the thousands: P is 0 or 1, and fp32 scores have lost digits."""
     p = AttentionProblem(1, 140, 150, 2, 1, 64, dtype, causal=True, softmax_scale=300.0)
