@@ -81,6 +81,7 @@ library's attention and beside it by torch's, and compares the losses. torch mus
   --batch N           texts of a step (12)
   --context N         characters of a text (64)
   --seed N            of weights and texts (0)
+  --device NAME       cpu (the default), or cuda: a GPU, in bfloat16
   --plot FILE         draw the losses into FILE by matplotlib
 TEXT
 }

@@ -32,8 +32,9 @@ class Run:
         begin = time.perf_counter()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        logits = self.model(ids[:, :-1])
-        loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        with torch.autocast("cuda", torch.bfloat16, enabled=ids.is_cuda):
+            logits = self.model(ids[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
@@ -42,10 +43,12 @@ class Run:
         self.seconds.append(time.perf_counter() - begin)
 
 
-def make_runs(sizes: Sizes, attentions: dict[str, Attention], seed: int) -> list[Run]:
+def make_runs(
+    sizes: Sizes, attentions: dict[str, Attention], seed: int, device: str = "cpu"
+) -> list[Run]:
     """Returns a run for each attention; all begin with the same weights."""
     torch.manual_seed(seed)
-    first = GPT(sizes, next(iter(attentions.values())))
+    first = GPT(sizes, next(iter(attentions.values()))).to(device)
     runs = []
     for name, attention in attentions.items():
         model = copy.deepcopy(first)
@@ -59,8 +62,9 @@ def make_runs(sizes: Sizes, attentions: dict[str, Attention], seed: int) -> list
 def train(runs: list[Run], text: Tensor, n_steps: int, batch: int, seed: int) -> Iterator[int]:
     """Yields the number of steps that are done, after each of them."""
     generator = torch.Generator().manual_seed(seed)
+    device = runs[0].model.token.weight.device
     for i in range(n_steps):
-        ids = batch_of(text, batch, runs[0].model.sizes.context, generator)
+        ids = batch_of(text, batch, runs[0].model.sizes.context, generator).to(device)
         for run in runs:
             run.step(ids, _learning_rate(i, n_steps))
         yield i + 1
