@@ -346,7 +346,7 @@ SM90_DECODE = Layout(
 SM90_MLA = Layout(
     "sm90_mla",
     shape=("B_r", "B_c", "n_warps"),
-    words=(Word("stages", ("n_stages",), places=("N",)),),
+    words=(Word("stages", ("n_stages",), places=("N",)), _switch("persistent", "persistent")),
     has_d_head_v=True,
 )
 

@@ -831,17 +831,18 @@ def tune_sm90_decode() -> list[Config]:
 
 
 def ship_sm90_mla() -> list[Config]:
-    """Returns the rows of each type, contiguous and in pages, and for 16 bits those with ALiBi and
-    masks."""
+    """Returns the rows of each type, contiguous and in pages, whose blocks have one tile, those of
+    BF16 whose blocks walk a part of the batch, and for 16 bits those with ALiBi and masks."""
     types = ((Dtype.FP16, 12), (Dtype.BF16, 12), (Dtype.E4M3, 16), (Dtype.LATENT_E4M3, 16))
     return _with_bias_of_halves(
         [
             replace(
-                parse_config(f"SM90_MLA ({dtype.name}, 576/512, 64, 64, {n_warps}): stages_2"),
+                parse_config(f"SM90_MLA ({dtype.name}, 576/512, 64, 64, {n_warps}): {words}"),
                 features=features,
             )
             for dtype, n_warps in types
             for features in (BASIC_FEATURES, PAGED_FEATURES)
+            for words in ("stages_2", "stages_2+persistent")[: 2 if dtype == Dtype.BF16 else 1]
         ]
     )
 
@@ -866,7 +867,7 @@ def _with_bias_of_halves(plain: list[Config]) -> list[Config]:
     return plain + [
         replace(config, features=config.features | Feature.BIAS)
         for config in plain
-        if config.dtype in (Dtype.FP16, Dtype.BF16)
+        if config.dtype in (Dtype.FP16, Dtype.BF16) and not config.persistent
     ]
 
 

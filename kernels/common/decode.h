@@ -11,6 +11,9 @@
  * Some kernels take tiles in another order (decode/block.cuh). A block whose piece is not its whole
  * sequence writes partial results to the slot of this number. A second kernel merges them
  * (decode/merge.cuh).
+ *
+ * Where the batch is divided into parts, a block takes all pieces of its part, one after the other,
+ * and the number of a part stands for that of the piece (decode_parts.h).
  */
 #ifndef FLASH_KERNELS_COMMON_DECODE_H
 #define FLASH_KERNELS_COMMON_DECODE_H
@@ -75,6 +78,9 @@ typedef struct decode_params {
     flash_divider_t by_pieces;
     flash_divider_t by_group;
     flash_divider_t by_page_size; /* if K and V are in pages */
+    /* If it is not 0, all keys of the batch are divided into this many equal parts, each walked by
+     * a block (decode_parts.h), and `pieces` is 0. */
+    int32_t parts;
     /* Partial results are ordered by slot, then by row of heads_per_block * B_r. */
     float *partial_o;
     decode_weight_t *partial_weights;

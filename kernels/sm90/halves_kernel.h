@@ -13,11 +13,24 @@
 
 #include "sm90/decode_kernel.h"
 
-enum { HALVES_STATE_BYTES = 256 /* halves_state_t, behind the exchange (halves/state.cuh) */ };
+enum {
+    HALVES_STATE_BYTES = 256, /* halves_state_t, behind the exchange (halves/state.cuh) */
+    HALVES_TILES_BYTES = 256  /* halves_tiles_t, behind that, in kernels that walk */
+};
 
 /* Says whether V is the first columns of K. */
 SM90_CONSTANT int32_t halves_v_in_k(const flash_config_t *c) {
     return c->arch == FLASH_ARCH_SM90_MLA;
+}
+
+/* Says whether blocks walk parts of the batch's keys (common/decode_parts.h). */
+SM90_CONSTANT int32_t halves_walks(const flash_config_t *c) {
+    return halves_v_in_k(c) && c->persistent != 0;
+}
+
+/* Returns the bytes of what blocks that walk know of their tiles. */
+SM90_CONSTANT int32_t halves_tiles_bytes(const flash_config_t *c) {
+    return halves_walks(c) ? HALVES_TILES_BYTES : 0;
 }
 
 /* Counts the parts of the panels of a block of K, which arrive one after the other. */
@@ -39,14 +52,16 @@ SM90_CONSTANT int32_t halves_exchange_bytes(const flash_config_t *c) {
 
 SM90_CONSTANT int32_t halves_shared_bytes(const flash_config_t *c) {
     return sm90_q_bytes(c) + c->n_stages * halves_stage_bytes(c) + halves_exchange_bytes(c) +
-           HALVES_STATE_BYTES;
+           HALVES_STATE_BYTES + halves_tiles_bytes(c);
 }
 
 /* The rules among fields (common/rules.h). */
 #define SM90_MLA_FWD_RULES(X, c)                                                                   \
     SM90_WARP_RULES(X, c)                                                                          \
     X(!flash_converts(c) || ((c)->features & FLASH_FEATURE_BIAS) == 0,                             \
-      "features has bias, which SM90_MLA kernels that convert K do not add")
+      "features has bias, which SM90_MLA kernels that convert K do not add")                       \
+    X(!(c)->persistent || ((c)->features & FLASH_FEATURE_BIAS) == 0,                               \
+      "features has bias, which persistent SM90_MLA kernels do not add")
 
 #define SM90_WIDE_FWD_RULES(X, c)                                                                  \
     SM90_WARP_RULES(X, c)                                                                          \

@@ -11,7 +11,15 @@ static problem_t latent_problem(int32_t rows, int32_t features) {
     return problem;
 }
 
-/* Makes the same over a cache of e4m3. */
+/* Makes it of bf16. */
+static problem_t latent_problem_of_bf16(int32_t rows, int32_t features) {
+    problem_t problem = latent_problem(rows, features);
+    problem.dtype = problem.params.v_dtype = FLASH_DTYPE_BF16;
+    problem.params.q_dtype = problem.params.o_dtype = FLASH_DTYPE_BF16;
+    return problem;
+}
+
+/* Makes it over a cache of e4m3. */
 static problem_t latent_cache(int32_t rows, int32_t features) {
     problem_t problem = latent_problem(rows, features);
     problem.dtype = problem.params.v_dtype = FLASH_DTYPE_E4M3;
@@ -94,6 +102,49 @@ TEST(latent_caches_of_e4m3_that_are_not_aligned_are_refused) {
     assert_refused(select_check(kernel, &p, &ampere), FLASH_ERROR_UNSUPPORTED, "16-byte aligned");
     p = good, p.params.d_head = 560;
     assert_success(select_check(kernel, &p, &ampere));
+}
+
+/* Blocks walk parts of a batch whose pieces would leave multiprocessors without work, or would if
+ * sequences that are not cut differ in length. There are four K/V heads. Those of caches of e4m3
+ * do not. */
+TEST(batches_that_pieces_do_not_fill_are_walked) {
+    static const int32_t on_device[1];
+    static const struct {
+        int32_t batch, rows, known, unknown;
+    } cases[] = {{1, 16, 0, 0},   {4, 16, 0, 0},   {16, 16, 0, 0},  {16, 128, 0, 1},
+                 {32, 16, 0, 1},  {33, 16, 0, 1},  {20, 16, 1, 1},  {40, 16, 1, 1},
+                 {25, 128, 1, 1}, {32, 128, 1, 1}, {750, 128, 1, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int32_t features = 0; features < 32; features++) {
+            problem_t p = latent_problem_of_bf16(cases[i].rows, features);
+            problem_t cache = latent_cache(cases[i].rows, features);
+            p.params.batch = cache.params.batch = cases[i].batch;
+            assert_int_equal(selected(&p, &hopper)->config.persistent, cases[i].known);
+            assert_int_equal(selected(&cache, &hopper)->config.persistent, 0);
+            if ((features & FLASH_FEATURE_VARLEN) == 0)
+                continue;
+            p.params.seqused_k = cache.params.seqused_k = on_device;
+            assert_int_equal(selected(&p, &hopper)->config.persistent, cases[i].unknown);
+            assert_int_equal(selected(&cache, &hopper)->config.persistent, 0);
+        }
+}
+
+TEST(batches_that_cannot_be_walked_take_other_rows) {
+    problem_t good = latent_problem_of_bf16(128, FLASH_FEATURE_VARLEN), p;
+    good.params.batch = 128;
+    const flash_kernel_t *kernel = selected(&good, &hopper);
+    assert_int_equal(kernel->config.persistent, 1);
+    p = good, p.batch_invariant = true;
+    assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED,
+                   "FLASH_FLAG_BATCH_INVARIANT does not allow");
+    assert_int_equal(selected(&p, &hopper)->config.persistent, 0);
+    p = good, p.params.o_stride.head += 2;
+    assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED,
+                   "four elements of O at a time");
+    assert_int_equal(selected(&p, &hopper)->config.persistent, 0);
+    p = latent_problem_of_bf16(128, FLASH_FEATURE_VARLEN | FLASH_FEATURE_BIAS),
+    p.params.batch = 128;
+    assert_int_equal(selected(&p, &hopper)->config.persistent, 0);
 }
 
 /* Small tensors are read faster by kernels for any K and V. */

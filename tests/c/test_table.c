@@ -381,6 +381,8 @@ TEST(cuda_rules) {
         {"SM90_MLA (BF16, 576/512, 64, 64, 16): stages_2+varlen", "n_warps"},
         {"SM90_MLA (BF16, 576/512, 64, 64, 12): stages_3+varlen", "n_stages"},
         {"SM90_MLA (BF16, 576/512, 64, 64, 12): stages_2+causal", "has no varlen"},
+        {"SM90_MLA (BF16, 576/512, 64, 64, 12): stages_2+persistent+varlen+bias",
+         "features has bias, which persistent SM90_MLA kernels"},
         {"SM90_WIDE (LATENT_E4M3, 512, 64, 64, 16): stages_1+varlen", "dtype"},
         {"SM90_WIDE (BF16, 320, 64, 64, 12): stages_1+varlen", "d_head"},
         {"SM90_WIDE (BF16, 512, 128, 64, 12): stages_1+varlen", "B_r"},

@@ -102,6 +102,7 @@ sm90_mla_config = st.builds(
     arch=st.just(int(Arch.SM90_MLA)),
     dtype=dtypes,
     features=features,
+    persistent=st.sampled_from([0, 1]),
     **dict.fromkeys(("d_head", "d_head_v", *SM90_MLA.shape, *SM90_MLA.counts.fields), int32),
 )
 sm90_wide_config = st.builds(
@@ -224,7 +225,8 @@ plausible_sm90_mla_config = st.builds(
     B_c=st.just(64),
     n_warps=st.just(12),
     n_stages=st.just(2),
-    features=st.sampled_from([8, 8, 15, 31, 7]),
+    features=st.sampled_from([8, 8, 15, 31, 7, 47]),
+    persistent=st.sampled_from([0, 1]),
 )
 
 # These are the same of the SM90_WIDE family.

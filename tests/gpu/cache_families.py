@@ -209,6 +209,9 @@ def latent_tensors(
 
 
 def _mla() -> CacheFamily:
+    lengths = tuple(i * i * 37 % 121 for i in range(90))
+    sinks = tuple(i / 8 - 2.0 for i in range(40))
+    many = AttentionProblem(90, 2, 120, 40, 1, D_HEAD, seqused_k=lengths, sinks=sinks)
     batch = AttentionProblem(len(_LENGTHS), 2, 2100, 40, 1, D_HEAD, "bfloat16", seqused_k=_LENGTHS)
     problems = {
         "full": batch,
@@ -217,12 +220,20 @@ def _mla() -> CacheFamily:
         "causal window": replace(batch, causal=True, window_size=(300, 0)),
         "chunk": replace(batch, causal=True, seqlen_q=5, n_heads=16, attention_chunk=100),
         "softcap": replace(batch, causal=True, softcap=3.0),
-        "sinks": replace(batch, sinks=tuple(i / 8 - 2.0 for i in range(40))),
+        "sinks": replace(batch, sinks=sinks),
         "fewer queries": replace(batch, causal=True, seqused_q=(2, 1, 0, 2, 1, 0, 2, 1, 2, 1)),
         "two K/V heads": replace(batch, n_heads=12, n_heads_kv=2, causal=True),
         "one long, few heads": AttentionProblem(1, 1, 9000, 16, 1, D_HEAD, seqused_k=(8999,)),
         "one long, many heads": AttentionProblem(
             1, 3, 5000, 128, 1, D_HEAD, causal=True, seqused_k=(5000,)
+        ),
+        # More tiles than multiprocessors.
+        "many": replace(many, causal=True, softcap=3.0, window_size=(70, 0)),
+        "many short": AttentionProblem(
+            300, 1, 90, 8, 1, D_HEAD, seqused_k=tuple(i * 37 % 91 for i in range(300))
+        ),
+        "many, fewer queries": replace(
+            many, causal=True, seqused_q=tuple(i % 3 for i in range(many.batch))
         ),
     }
     checks = CacheChecks(latent_tensors, v_has_own_pages=False)

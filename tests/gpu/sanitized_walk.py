@@ -79,6 +79,17 @@ def masks_for(config: flashattn.Config) -> tuple[BiasCase | BlockCase, ...]:
     return WHOLE_TILES if config.fixed_reference else MASKS
 
 
+def walks_parts(config: flashattn.Config) -> bool:
+    return config.arch == Arch.SM90_MLA and bool(config.persistent)
+
+
+def options_of(problem: AttentionProblem, config: flashattn.Config) -> dict[str, object]:
+    """Returns the options of a call. Blocks that walk parts of the batch are few, so that each has
+    several tiles."""
+    few = {"n_multiprocessors": 4} if walks_parts(config) else {}
+    return {**device_options(problem), **few}
+
+
 def mixed_problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
     """Returns problems of both parts and of one, if there are kernels of the row's type for
     both."""
@@ -130,7 +141,11 @@ def problems(
             row = {**row, "q_dtype": E4M3}
             yield AttentionProblem(*few, **row, q_descale=scales, k_descale=scales)
             yield AttentionProblem(*few, **row, q_token_scales=3)
-    if config.persistent:
+    if walks_parts(config):
+        lengths = tuple(i * 37 % 201 for i in range(14))
+        yield AttentionProblem(14, 1, 200, 80, 1, **row, seqused_k=lengths)
+        yield AttentionProblem(14, 2, 200, 16, 1, **row, seqused_k=lengths, causal=True)
+    elif config.persistent:
         yield from many_tiles(config, row)
 
 
@@ -222,7 +237,7 @@ def run_in_pages(
     for page_size, is_rare in zip(sizes, (True, True, False)):
         tensors, where = device_pages(PagedProblem(padded, page_size))
         tensors = as_read(tensors, config.d_head_v)
-        options = {**device_options(replace(padded, seqused_k=None)), **where}
+        options = {**options_of(replace(padded, seqused_k=None), config), **where}
         if is_rare:
             tensors = rare(*tensors)
             options.update(out_dtype="float32", sinks=sinks_of(problem))
@@ -235,7 +250,7 @@ def run(problem: AttentionProblem, config: flashattn.Config, racecheck: bool) ->
     if config.features & Feature.PAGED:
         return run_in_pages(problem, config, page_sizes(config, racecheck))
     tensors = as_read(device_inputs(problem), config.d_head_v)
-    options = device_options(problem)
+    options = options_of(problem, config)
     unusual = rare(*tensors)
     for inputs in (tensors, unusual):
         flashattn.flash_attn_varlen_func(*inputs, config=config, **options)

@@ -83,12 +83,14 @@ def _expected(p: AttentionProblem, d_head_v: int) -> Expected:
     return expected_of(q, k, k[..., :d_head_v], o_dtype=dtype_of(p.types[2]), **p.options())
 
 
-def _check(p: AttentionProblem, config: object, d_head_v: int = D_HEAD_V) -> None:
+def _check(
+    p: AttentionProblem, config: object, d_head_v: int = D_HEAD_V, **options: object
+) -> None:
     """Compares a call with the oracle."""
     q, k, _ = host_inputs(p)
     tensors = latent_tensors(upload(q, p.layouts[0]), upload(k, p.layouts[1]), d_head_v=d_head_v)
     expected = _expected(replace(p, layouts=CONTIGUOUS), d_head_v)
-    check_outputs(p, run(p, tensors, config), expected, config, f"replay: {p}")
+    check_outputs(p, run(p, tensors, config, **options), expected, config, f"replay: {p}")
 
 
 # ---- Against the oracle ----
@@ -111,6 +113,26 @@ def test_lengths_on_the_host(config: flashattn.Config) -> None:
         p = AttentionProblem(*sizes, D_HEAD)
         _check(_of_row(p, config), config)
         _check(_of_row(replace(p, causal=True), config), config)
+
+
+@every_dense_row
+@pytest.mark.parametrize("lengths", ["equal", "cut", "one long", "none"])
+def test_more_tiles_than_multiprocessors(lengths: str, config: flashattn.Config) -> None:
+    """Blocks may walk parts of the batch: whole sequences of one length, and pieces of others."""
+    of_kind = {
+        "equal": lambda i: 320,
+        "cut": lambda i: 320 + 64 * (i % 7),
+        "one long": lambda i: 1500 if i == 5 else 50,
+        "none": lambda i: 0,
+    }
+    used = tuple(of_kind[lengths](i) for i in range(9))
+    p = AttentionProblem(9, 1, max(used), 66, 1, D_HEAD, seqused_k=used)
+    for multiprocessors in (2, 5, 12):
+        few = {"n_multiprocessors": multiprocessors}
+        _check(_of_row(p, config), config, **few)
+        _check(replace(_of_row(p, config), o_dtype="float32"), config, **few)
+        masked = replace(p, seqlen_q=3, n_heads=22, causal=True, window_size=(250, 0))
+        _check(_of_row(masked, config), config, **few)
 
 
 @every_dense_row
@@ -138,12 +160,23 @@ def test_layouts(layout: str, config: flashattn.Config) -> None:
 
 @every_dense_row
 def test_outputs_anywhere_and_wide(config: flashattn.Config) -> None:
+    layout = "contiguous" if config.persistent else "shifted"
     for keys in (100, 1500):  # whole and cut
-        p = AttentionProblem(1, 2, keys, 40, 1, D_HEAD, layouts=("contiguous",) * 3 + ("shifted",))
+        p = AttentionProblem(1, 2, keys, 40, 1, D_HEAD, layouts=("contiguous",) * 3 + (layout,))
         _check(_of_row(p, config), config)
         _check(replace(_of_row(p, config), o_dtype="float32"), config)
         if config.dtype in (DType.E4M3, DType.LATENT_E4M3):
             _check(replace(_of_row(p, config), o_dtype="float16"), config)
+
+
+@pytest.mark.parametrize("config", [c for c in DENSE if c.persistent], ids=str)
+def test_walks_refuse_what_they_cannot_do(config: flashattn.Config) -> None:
+    p = AttentionProblem(1, 2, 100, 40, 1, D_HEAD, layouts=("contiguous",) * 3 + ("shifted",))
+    with pytest.raises(NotImplementedError, match="four elements of O at a time"):
+        _check(_of_row(p, config), config)
+    p = replace(p, layouts=CONTIGUOUS)
+    with pytest.raises(NotImplementedError, match="FLASH_FLAG_BATCH_INVARIANT does not allow"):
+        _check(_of_row(p, config), config, batch_invariant=True)
 
 
 @pytest.mark.parametrize("config", [c for c in DENSE if c.dtype != DType.LATENT_E4M3], ids=str)

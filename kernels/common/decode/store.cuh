@@ -64,21 +64,37 @@ static __device__ __forceinline__ void store_four(void *o, int64_t at, float4 x,
             ((float *)to)[i] = (&x.x)[i];
 }
 
-/* Stores four columns of a row over all of its keys. sum: of P V; a row that saw no key becomes 0,
- * whatever the sink is. */
+/* Returns the factor by which the sums of a row become O; 0 for one that saw no key, whatever the
+ * sink is. */
+static __device__ __forceinline__ float output_factor(const output_row_t &to,
+                                                      const decode_weight_t &weight, float sink,
+                                                      const score_unit_t &unit) {
+    const float with_sink = weight.sum + sink_weight(sink, weight.max * unit.log2);
+    return weight.sum == 0.0f ? 0.0f : to.v_scale / with_sink;
+}
+
+/* Stores the LSE of a row over all of its keys, if the call has one. */
+static __device__ __forceinline__ void store_lse(const decode_params_t &params,
+                                                 const output_row_t &to,
+                                                 const decode_weight_t &weight,
+                                                 const score_unit_t &unit) {
+    if (params.attention.lse)
+        params.attention.lse[to.lse] =
+            weight.sum == 0.0f ? -INFINITY : weight.max * unit.natural + logf(weight.sum);
+}
+
+/* Stores four columns of a row over all of its keys. sum: of P V. */
 static __device__ __forceinline__ void store_row(const decode_params_t &params,
                                                  const output_row_t &to, int column, float4 sum,
                                                  const decode_weight_t &weight, float sink,
                                                  const score_unit_t &unit) {
     const flash_params_t &p = params.attention;
-    const bool saw_none = weight.sum == 0.0f;
-    const float with_sink = weight.sum + sink_weight(sink, weight.max * unit.log2);
-    const float inverse = saw_none ? 0.0f : to.v_scale / with_sink;
-    const float4 o = {sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse};
+    const float factor = output_factor(to, weight, sink, unit);
+    const float4 o = {sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor};
     if (column < p.d_head_v)
         store_four(p.o, to.o + column, o, p.o_dtype);
-    if (column == 0 && p.lse)
-        p.lse[to.lse] = saw_none ? -INFINITY : weight.max * unit.natural + logf(weight.sum);
+    if (column == 0)
+        store_lse(params, to, weight, unit);
 }
 
 /* Stores four columns of a row of the block over the keys of its piece: of O, with its LSE, if that

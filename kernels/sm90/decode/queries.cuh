@@ -39,8 +39,9 @@ static __device__ __forceinline__ uint32_t query_chunk_place(int row, int chunk)
 /* These are the thread's chunks of its row. */
 template <flash_config_t C> struct query_chunks { uint4 of[thread_query_chunks<C>]; };
 
-/* Fetches the thread's part. Rows that do not exist, and columns past d_head, become zeros. */
-template <flash_config_t C>
+/* Fetches the thread's part. Rows that do not exist, and columns past d_head, become zeros.
+ * ANNOUNCES: to the warps that load keys, which wait for that. */
+template <flash_config_t C, bool ANNOUNCES = true>
 static __device__ __forceinline__ query_chunks<C> fetch_queries(const decode_params_t &params,
                                                                 const decode_block_t &block) {
     const flash_params_t &p = params.attention;
@@ -56,7 +57,8 @@ static __device__ __forceinline__ query_chunks<C> fetch_queries(const decode_par
         const bool has_column = chunk * chunk_elements<C> < p.d_head;
         chunks.of[i] = exists && has_column ? __ldg(data + chunk) : uint4{0, 0, 0, 0};
     }
-    announce_query_loads<C>();
+    if constexpr (ANNOUNCES)
+        announce_query_loads<C>();
     return chunks;
 }
 

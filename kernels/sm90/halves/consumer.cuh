@@ -17,6 +17,7 @@
 
 #include "sm90/decode/consumer.cuh"
 #include "sm90/halves/state.cuh"
+#include "sm90/halves/tiles.cuh"
 #include "sm90/softmax/holes.cuh"
 
 /* Returns the first of the thread's two rows; both consumers map a thread to the same two rows. */
@@ -210,15 +211,18 @@ static __device__ __forceinline__ void sanitise_half(half_state<C> &half, int nu
 
 /* ---- Consumer 0 ---- */
 
-/* Computes P of the next block, whose first key is given. */
-template <flash_config_t C, bool CUT>
+/* Computes P of the next block, whose first key is given. is_last: of the tile. WALKS: other tiles
+ * follow, or may. */
+template <flash_config_t C, bool CUT, bool WALKS>
 static __device__ __forceinline__ void
 compute_probabilities(scorer_state<C> &scorer, half_state<C> &half, const flash_bias_t &of_call,
-                      const row_keys_t &keys, int32_t first_key, const score_units<C> &unit,
-                      const tile_bias<C> &bias) {
+                      const row_keys_t &keys, int32_t first_key, bool is_last,
+                      const score_units<C> &unit, const tile_bias<C> &bias) {
     issue_half_scores<C>(scorer.s, half.k);
     wgmma_wait<0>();
     pin_accumulators(scorer.s.s);
+    if constexpr (WALKS)
+        release_queries_if<C>(is_last);
     const unhidden_columns<C> unhidden =
         take_holes<C>(of_call, halves_state<C>().k_holes[half.k.stage]);
     finish_scores<C>(half);
@@ -242,7 +246,7 @@ static __device__ __forceinline__ void multiply_half(half_state<C> &half, int nu
 }
 
 /* Computes all blocks of the walk, as consumer 0. */
-template <flash_config_t C>
+template <flash_config_t C, bool WALKS>
 static __device__ __forceinline__ void
 score_walk(scorer_state<C> &scorer, half_state<C> &half, const decode_params_t &params,
            const decode_block_t &block, const key_walk_t &walk, const score_units<C> &unit,
@@ -250,8 +254,9 @@ score_walk(scorer_state<C> &scorer, half_state<C> &half, const decode_params_t &
     const row_keys_t all = {};
 #pragma unroll 1
     for (int32_t n = 0; n < whole_blocks(walk); ++n) {
-        compute_probabilities<C, false>(scorer, half, params.attention.bias, all,
-                                        nth_key<C>(walk, n), unit, bias);
+        compute_probabilities<C, false, WALKS>(scorer, half, params.attention.bias, all,
+                                               nth_key<C>(walk, n), n + 1 == walk.blocks, unit,
+                                               bias);
         hand_on<C>(half);
         rescale_half<C>(half);
         if constexpr (!v_in_k<C>)
@@ -262,8 +267,8 @@ score_walk(scorer_state<C> &scorer, half_state<C> &half, const decode_params_t &
 #pragma unroll 1
     for (int32_t n = whole_blocks(walk); n < walk.blocks; ++n) {
         const int32_t first_key = nth_key<C>(walk, n);
-        compute_probabilities<C, true>(scorer, half, params.attention.bias, keys, first_key, unit,
-                                       bias);
+        compute_probabilities<C, true, WALKS>(scorer, half, params.attention.bias, keys, first_key,
+                                              n + 1 == walk.blocks, unit, bias);
         hand_on<C>(half);
         rescale_half<C>(half);
         if constexpr (!v_in_k<C>)

@@ -69,4 +69,18 @@ static __device__ __forceinline__ void convert_walk(const key_walk_t &walk) {
     }
 }
 
+/* Converts all blocks of the walk of one of several tiles. A loop shared with the function above
+ * changed the machine code of kernels of one tile. */
+template <flash_config_t C>
+static __device__ __forceinline__ void convert_tile(const key_walk_t &walk, ring_t &ring,
+                                                    const chunk_offsets_t &offsets) {
+#pragma unroll 1
+    for (int32_t n = 0; n < walk.blocks; ++n) {
+        convert_parts<C, TENSOR_K>(ring, offsets);
+        if (n >= whole_blocks(walk))
+            meet_converter<C>();
+        step<C.n_stages>(ring);
+    }
+}
+
 #endif

@@ -59,9 +59,8 @@ static __device__ __forceinline__ void announce_block(const ring_t &ring) {
 
 template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ void load_run(const key_maps_t &maps, int32_t entry_tokens,
-                                                const decode_block_t &block,
-                                                const key_walk_t &walk) {
-    ring_t ring = {0, 0};
+                                                const decode_block_t &block, const key_walk_t &walk,
+                                                ring_t &ring) {
 #pragma unroll 1
     for (int32_t n = 0; n < walk.blocks; ++n) {
         const flash_kv_run_t run =
@@ -124,13 +123,15 @@ load_paged_block(const paged_tensor_t &tensor, const key_maps_t &, int32_t begin
         hand_on_rows(arrival<C, T>(ring, part * part_panels<C, T>));
 }
 
+/* is_first: of the block's tiles. */
 template <flash_config_t C, kv_tensor T, typename LOADER>
 static __device__ __forceinline__ void load_pages(const paged_tensor_t &tensor,
-                                                  const key_maps_t &maps, const key_walk_t &walk) {
-    ring_t ring = {0, 0};
+                                                  const key_maps_t &maps, const key_walk_t &walk,
+                                                  ring_t &ring, bool is_first) {
     LOADER loader = {};
     fetch_ids<C>(tensor, nth_key_if_any<C>(walk, 0), loader);
-    await_query_loads<C>();
+    if (is_first)
+        await_query_loads<C>();
 #pragma unroll 1
     for (int32_t n = 0; n < walk.blocks; ++n) {
         load_paged_block<C, T>(tensor, maps, nth_key<C>(walk, n), nth_key_if_any<C>(walk, n + 1),
@@ -139,24 +140,25 @@ static __device__ __forceinline__ void load_pages(const paged_tensor_t &tensor,
     }
 }
 
-/* Loads all blocks of the walk: this is the warp's whole work. */
+/* Loads all blocks of the walk of the block's first tile, or of a later one. */
 template <flash_config_t C, kv_tensor T>
-static __device__ __forceinline__ void load_all(const sm90_decode_params_t &params,
-                                                const decode_block_t &block, const key_walk_t &walk,
-                                                const page_pool_t &from) {
+static __device__ __forceinline__ void
+load_all(const sm90_decode_params_t &params, const decode_block_t &block, const key_walk_t &walk,
+         const page_pool_t &from, ring_t &ring, bool is_first) {
     const key_maps_t maps = {from.map, &params.v};
     if constexpr (has_pages<C>) {
         const paged_tensor_t tensor = find_pages<C>(
             params.cut.attention, params.paging, from, block.piece.batch_index,
             (int32_t)block.sequence.k_begin, block.sequence.len_k, block.first_head_kv);
         if (params.paging.box_keys > 0)
-            load_pages<C, T, box_loader_t>(tensor, maps, walk);
+            load_pages<C, T, box_loader_t>(tensor, maps, walk, ring, is_first);
         else
-            load_pages<C, T, row_loader_t>(tensor, maps, walk);
+            load_pages<C, T, row_loader_t>(tensor, maps, walk, ring, is_first);
     } else {
-        await_query_loads<C>();
+        if (is_first)
+            await_query_loads<C>();
         if (elect_one())
-            load_run<C, T>(maps, from.entry_tokens, block, walk);
+            load_run<C, T>(maps, from.entry_tokens, block, walk, ring);
     }
 }
 

@@ -11,12 +11,13 @@
 #include "sm90/halves/state.cuh"
 #include "sm90/softmax/units.cuh"
 
-/* Copies Q as copy_queries() does, converted if K is, and leaves the factors of the scores. */
-template <flash_config_t C>
+/* Copies Q as copy_queries() does, converted if K is, and leaves the factors of the scores. FIRST:
+ * of the block's first tile. */
+template <flash_config_t C, bool FIRST>
 static __device__ __forceinline__ void copy_half_queries(const decode_params_t &params,
                                                          const decode_block_t &block) {
     const flash_params_t &p = params.attention;
-    query_chunks<C> chunks = fetch_queries<C>(params, block);
+    query_chunks<C> chunks = fetch_queries<C, FIRST>(params, block);
     if constexpr (has_scales<C>) {
         const float k_scale =
             flash_scale_at(&p.k_scale, block.piece.batch_index, block.first_head_kv);

@@ -6,6 +6,8 @@
  *     SM90_MLA    | Q     | K 0    | K 1    | halves_exchange | halves_state_t |
  *     SM90_WIDE   | Q     | K      | V      | halves_exchange | halves_state_t |
  *
+ * In a block that walks a part of the batch halves_tiles_t follows.
+ *
  * The panels of a block arrive, or leave the converter, in parts, each with a barrier of its own,
  * so that scores begin with the first part of K, and a consumer's product with its half of V. A
  * stage is released by each consumer that multiplies by it.
@@ -13,10 +15,19 @@
 #ifndef FLASH_KERNELS_SM90_HALVES_STATE_CUH
 #define FLASH_KERNELS_SM90_HALVES_STATE_CUH
 
+#include "common/decode/block.cuh"
 #include "sm90/decode/barriers.cuh"
+#include "sm90/decode/walk.cuh"
 #include "sm90/halves/derive.cuh"
 
-enum { HALVES_MOST_PARTS = 4 };
+enum { HALVES_MOST_PARTS = 4, HALVES_TILES = 2 };
+
+/* A tile of a block that walks. */
+typedef struct halves_tile {
+    decode_block_t block;
+    key_walk_t walk;
+    int32_t exists;
+} halves_tile_t;
 
 /* The barriers of the stages of K or V. */
 typedef struct halves_ring {
@@ -32,6 +43,17 @@ typedef struct halves_state {
     uint32_t k_holes[HALVES_MOST_STAGES][DECODE_UNIT_KEYS / 32]; /* as block_holes_t */
 } halves_state_t;
 static_assert(sizeof(halves_state_t) <= HALVES_STATE_BYTES, "behind the exchange");
+
+/* The tiles of a block that walks a part of the batch (halves/tiles.cuh). */
+typedef struct halves_tiles {
+    uint64_t full[HALVES_TILES];
+    uint64_t empty[HALVES_TILES];
+    uint64_t q_stored; /* all consumers' threads have stored their parts of the first tile's Q */
+    uint64_t q_full;   /* Q of a tile after the first is there */
+    uint64_t q_empty;  /* the last scores of a tile are complete */
+    halves_tile_t of[HALVES_TILES];
+} halves_tiles_t;
+static_assert(sizeof(halves_tiles_t) <= HALVES_TILES_BYTES, "behind the state");
 
 /* The consumer that computes scores leaves P and its factors for the other. Both have the same
  * fragments of P and the same rows in each of their threads. */
@@ -49,7 +71,13 @@ template <flash_config_t C> static __device__ __forceinline__ halves_exchange<C>
 }
 
 template <flash_config_t C> static __device__ __forceinline__ halves_state_t &halves_state() {
-    return *(halves_state_t *)(shared_memory + halves_shared_bytes(&C) - HALVES_STATE_BYTES);
+    return *(halves_state_t *)(shared_memory + halves_shared_bytes(&C) - HALVES_STATE_BYTES -
+                               halves_tiles_bytes(&C));
+}
+
+template <flash_config_t C> static __device__ __forceinline__ halves_tiles_t &halves_tiles() {
+    static_assert(halves_tiles_bytes(&C) > 0, "kernels that walk have them");
+    return *(halves_tiles_t *)(shared_memory + halves_shared_bytes(&C) - HALVES_TILES_BYTES);
 }
 
 /* Returns the block of K or V in a stage. */
@@ -75,6 +103,11 @@ static __device__ __forceinline__ void initialize_ring(halves_ring_t &ring) {
     }
 }
 
+/* Counts the threads that read a tile: those that load K, convert it and multiply by it. */
+template <flash_config_t C>
+constexpr int tile_readers = consumer_threads<C> +
+                             (converts<C> ? SM90_WARPGROUP_THREADS : 0) + warp_threads;
+
 /* Initialises the barriers, in one thread. */
 template <flash_config_t C> static __device__ __forceinline__ void initialize_halves_state() {
     halves_state_t &state = halves_state<C>();
@@ -84,6 +117,19 @@ template <flash_config_t C> static __device__ __forceinline__ void initialize_ha
     mbarrier_init(shared_address(&state.p_ready), SM90_WARPGROUP_THREADS);
     mbarrier_init(shared_address(&state.p_taken), SM90_WARPGROUP_THREADS);
     mbarrier_init_fence();
+}
+
+/* Initialises those of a block of several tiles, too. */
+template <flash_config_t C> static __device__ __forceinline__ void initialize_tiles_state() {
+    halves_tiles_t &tiles = halves_tiles<C>();
+    for (int i = 0; i < HALVES_TILES; ++i) {
+        mbarrier_init(shared_address(&tiles.full[i]), 1);
+        mbarrier_init(shared_address(&tiles.empty[i]), tile_readers<C>);
+    }
+    mbarrier_init(shared_address(&tiles.q_stored), consumer_threads<C>);
+    mbarrier_init(shared_address(&tiles.q_full), 1);
+    mbarrier_init(shared_address(&tiles.q_empty), warpgroup_warps);
+    initialize_halves_state<C>();
 }
 
 /* Returns the barrier of a part in the ring's stage. */

@@ -90,6 +90,18 @@ static void plan_cut_by_share(decode_plan_t *plan, int64_t n_multiprocessors,
     plan->slots = 2 * (limits->most_blocks + of_sequence);
 }
 
+/* Plans for a batch whose keys are divided into parts, each walked by a block. Two neighbours have
+ * a piece of at most one sequence. The slots are those of calls that are not divided, because a
+ * smaller one may be such. */
+static void plan_parts(decode_plan_t *plan, bool known, const decode_limits_t *limits) {
+    decode_params_t *params = &plan->params;
+    const int64_t of_sequence = (int64_t)params->row_tiles * params->head_blocks;
+    params->parts = limits->parts;
+    plan->blocks = limits->parts * of_sequence;
+    plan->splits = min64(params->attention.batch, limits->parts - 1);
+    plan->slots = known ? limits->most_blocks : 2 * (limits->most_blocks + of_sequence);
+}
+
 /* Counts the pieces of each sequence where all have the same known length. */
 static int32_t own_pieces(const decode_params_t *params) {
     const flash_params_t *p = &params->attention;
@@ -129,7 +141,9 @@ decode_plan_t plan_decode(const flash_config_t *config, const problem_t *problem
             heads_per_block(p, (int64_t)p->batch * p->n_heads_kv * params->row_tiles, limits);
     params->head_blocks = p->n_heads_kv / params->heads_per_block;
     params->columns = config_d_head_v(config);
-    if (problem->batch_invariant)
+    if (limits->parts > 0)
+        plan_parts(&plan, known, limits);
+    else if (problem->batch_invariant)
         plan_cut_by_length(&plan, known && p->pages.page_size == 0, device->n_multiprocessors,
                            limits);
     else if (known)

@@ -23,6 +23,7 @@ typedef struct decode_limits {
     int64_t most_blocks;    /* of all pieces of sequences that the host cuts, in any call */
     int32_t known_pieces;   /* of each sequence that the host cuts; 0: computed */
     int32_t batch_pieces;   /* of all sequences that the device cuts; 0: computed */
+    int32_t parts;          /* of all keys of the batch, walked by a block each; 0: pieces */
     int32_t most_heads;     /* K/V heads of a block, at most */
     int32_t least_keys;     /* of a piece, at least */
     int32_t long_keys;      /* the same if every multiprocessor has a block */

@@ -2,6 +2,7 @@
 
 #include "core/int64.h"
 #include "cuda/tuning.h"
+#include "kernels/common/decode_parts.h"
 
 /* The tiles of a call, all of the same keys, on a device where a block takes a multiprocessor. */
 typedef struct tiles {
@@ -82,6 +83,11 @@ static int64_t pieces_of_batch(const tiles_t *tiles) {
     return max64(rounds * tiles->resident / tiles->of_sequence, 1);
 }
 
+/* Returns the parts into which a kernel that walks them divides the keys of the batch. */
+static int32_t parts_of(const tiles_t *tiles) {
+    return (int32_t)max64(tiles->resident / tiles->of_sequence, 1);
+}
+
 decode_plan_t plan_rounds(const flash_config_t *config, const problem_t *problem,
                           const device_t *device, const round_times_t *times) {
     const tiles_t tiles = tiles_of(config->B_r, problem, device, times);
@@ -90,11 +96,43 @@ decode_plan_t plan_rounds(const flash_config_t *config, const problem_t *problem
                                     .most_blocks = ROUNDS_MAX * tiles.resident,
                                     .known_pieces = (int32_t)pieces,
                                     .batch_pieces = (int32_t)pieces_of_batch(&tiles),
+                                    .parts = times->walks ? parts_of(&tiles) : 0,
                                     .most_heads = 1,
                                     .least_keys = PIECE_MIN_KEYS,
                                     .long_keys = INT32_MAX,
                                     .invariant_keys = times->invariant_keys};
     return plan_decode(config, problem, device, &limits);
+}
+
+/* Says whether that number of blocks gives so many eighths of the multiprocessors one. */
+static bool fills(const tiles_t *tiles, int64_t blocks, int64_t eighths) {
+    return eighths * tiles->resident <= 8 * blocks;
+}
+
+/* Says whether pieces of one round leave few multiprocessors without work. Of lengths that the host
+ * does not know this is no more than a guess, and where sequences are whole, a bad one. */
+static bool fill_one_round(const tiles_t *tiles, const problem_t *problem) {
+    const int64_t pieces = tiles->resident / max64(tiles->count, 1);
+    const int64_t least = problem_lengths_are_equal(&problem->params) ? 1 : 2;
+    return pieces >= least && fills(tiles, pieces * tiles->count, ROUNDS_PIECES_EIGHTHS);
+}
+
+bool parts_pay(int32_t B_r, const problem_t *problem, const device_t *device) {
+    const tiles_t tiles = tiles_of(B_r, problem, device, NULL);
+    return !fill_one_round(&tiles, problem) && tiles.resident >= tiles.of_sequence &&
+           fills(&tiles, parts_of(&tiles) * tiles.of_sequence, ROUNDS_PARTS_EIGHTHS);
+}
+
+const char *parts_obstacle(const problem_t *problem) {
+    const flash_params_t *p = &problem->params;
+    const int64_t costs =
+        divide_up(problem_most_keys(p), DECODE_UNIT_KEYS) + DECODE_UNITS_AROUND + 1;
+    if (problem->batch_invariant)
+        return "persistent decode kernels divide the keys of the whole batch, which "
+               "FLASH_FLAG_BATCH_INVARIANT does not allow";
+    return costs >= INT32_MAX / max64(p->batch, 1)
+               ? "persistent decode kernels count the keys of the batch in 31 bits"
+               : NULL;
 }
 
 int64_t estimate_round_count(int32_t B_r, const problem_t *problem, const device_t *device) {
