@@ -55,3 +55,12 @@ def test_sparse_attention_with_torch() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "512 queries of 128 heads on cuda" in done.stdout
+
+
+def test_a_model_is_trained_on_the_gpu() -> None:
+    arguments = ["--device", "cuda", "--steps", "60"]
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples/train", *arguments], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\nOK: " in done.stdout
