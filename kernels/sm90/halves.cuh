@@ -57,7 +57,7 @@ consume_half(const decode_params_t &params, const decode_block_t &block, const k
     const float sink = load_lane_sink(params, block);
     if (number == 0) {
         scorer_state<C> scorer = {};
-        start_scorer<C>(scorer);
+        start_scorer<C>(scorer, true);
         score_walk<C, false>(scorer, half, params, block, walk, units_of_scores<C>(unit),
                              find_tile_bias<C>(params, block, unit));
         finish_sums(scorer.softmax);
@@ -118,7 +118,7 @@ compute_half(half_state<C> &half, const decode_params_t &params, const decode_bl
              const key_walk_t &walk, const score_unit_t &unit, float (&factors)[2]) {
     if (consumer_number() == 0) {
         scorer_state<C> scorer = {};
-        start_scorer<C>(scorer);
+        start_scorer<C>(scorer, walk.blocks > 0);
         release_queries_if<C>(walk.blocks == 0);
         score_walk<C, true>(scorer, half, params, block, walk, units_of_scores<C>(unit),
                             find_tile_bias<C>(params, block, unit));
@@ -163,6 +163,7 @@ static __device__ __forceinline__ void consume_tiles(const decode_params_t &para
     for (;;) {
         float factors[2];
         compute_half<C>(half, params, block_of<C>(tiles), walk, unit, factors);
+        tell_sanitised_if<C>(whole_blocks(walk) < walk.blocks);
         store_from_registers<C>(params, block_of<C>(tiles), half.o, consumer_number(), factors);
         if (!next_tile<C>(tiles, walk))
             return;
@@ -192,10 +193,12 @@ static __device__ __forceinline__ void load_tiles(const sm90_decode_params_t &pa
 template <flash_config_t C> static __device__ __forceinline__ void convert_tiles(key_walk_t walk) {
     const chunk_offsets_t offsets = lane_offsets<C>();
     ring_t ring = {0, 0}, tiles = {0, 0};
+    bool was_cut = false;
 #pragma unroll 1
     do
-        convert_tile<C>(walk, ring, offsets);
+        convert_tile<C>(walk, ring, offsets, was_cut);
     while (next_tile<C>(tiles, walk));
+    await_sanitised_if<C>(was_cut);
 }
 
 template <flash_config_t C>

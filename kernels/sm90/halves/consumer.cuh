@@ -42,14 +42,15 @@ template <flash_config_t C> struct scorer_state {
     float factors[2]; /* of scores of the thread's rows, where K is of e4m3 */
 };
 
-/* Starts when Q is in shared memory. */
+/* Starts when Q is in shared memory. has_keys: the tile has blocks of keys. Of one that has none no
+ * warp waits for another of the consumer, which may store the factors of the next tile. */
 template <flash_config_t C>
-static __device__ __forceinline__ void start_scorer(scorer_state<C> &scorer) {
+static __device__ __forceinline__ void start_scorer(scorer_state<C> &scorer, bool has_keys) {
     scorer.softmax = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
 #pragma unroll
     for (int half = 0; half < 2; ++half)
         scorer.factors[half] =
-            has_scales<C> ? exchange<C>().score_factors[group_row() + 8 * half] : 1.0f;
+            has_scales<C> && has_keys ? exchange<C>().score_factors[group_row() + 8 * half] : 1.0f;
 }
 
 template <flash_config_t C>

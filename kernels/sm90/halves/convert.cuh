@@ -14,6 +14,7 @@
 #include "sm90/decode/walk.cuh"
 #include "sm90/halves/convert_latent.cuh"
 #include "sm90/halves/state.cuh"
+#include "sm90/halves/tiles.cuh"
 
 /* So many of the panels that arrive are converted; the last one of latent tokens arrives as it is.
  */
@@ -69,18 +70,22 @@ static __device__ __forceinline__ void convert_walk(const key_walk_t &walk) {
     }
 }
 
-/* Converts all blocks of the walk of one of several tiles. A loop shared with the function above
- * changed the machine code of kernels of one tile. */
+/* Converts all blocks of the walk of one of several tiles. was_cut: of the tile before, until the
+ * converter has waited for that. A loop shared with the function above changed the machine code of
+ * kernels of one tile. */
 template <flash_config_t C>
 static __device__ __forceinline__ void convert_tile(const key_walk_t &walk, ring_t &ring,
-                                                    const chunk_offsets_t &offsets) {
+                                                    const chunk_offsets_t &offsets, bool &was_cut) {
+    static_assert(C.n_stages == 2, "the second block is the next one in the place of the last");
 #pragma unroll 1
     for (int32_t n = 0; n < walk.blocks; ++n) {
         convert_parts<C, TENSOR_K>(ring, offsets);
+        await_sanitised_if<C>(was_cut);
         if (n >= whole_blocks(walk))
             meet_converter<C>();
         step<C.n_stages>(ring);
     }
+    was_cut |= whole_blocks(walk) < walk.blocks;
 }
 
 #endif

@@ -66,6 +66,32 @@ template <flash_config_t C> static __device__ __forceinline__ void release_queri
         release_if(last, halves_tiles<C>().q_empty);
 }
 
+/* ---- The converter, and V that consumers have read otherwise than by wgmma ---- */
+
+/* Comes after the barriers of decode blocks. */
+enum { SANITISED_BARRIER = (int)CONSUMER_BARRIER + SM90_MAX_CONSUMERS };
+template <flash_config_t C>
+constexpr int sanitised_threads = consumer_threads<C> + SM90_WARPGROUP_THREADS;
+
+/* Tells the converter, in all consumers' threads, that blocks of the tile were cut, and that V of
+ * the last one has been sanitised and multiplied. */
+template <flash_config_t C> static __device__ __forceinline__ void tell_sanitised_if(bool was_cut) {
+    if constexpr (walks<C> && converts<C>)
+        if (was_cut)
+            named_barrier_arrive(SANITISED_BARRIER, sanitised_threads<C>);
+}
+
+/* Waits in the converter for what consumers tell of the tile before, once for each tile of which
+ * blocks were cut. It stores over them in the second block from here. No bytes would land there
+ * before the consumers' warps have released the stage, but racecheck does not see that this stands
+ * for all lanes. */
+template <flash_config_t C>
+static __device__ __forceinline__ void await_sanitised_if(bool &was_cut) {
+    if (was_cut)
+        named_barrier_sync(SANITISED_BARRIER, sanitised_threads<C>);
+    was_cut = false;
+}
+
 /* ---- The warp that finds tiles ---- */
 
 constexpr int query_row_lanes = panel_chunks;
