@@ -303,7 +303,7 @@ def _sm90_keeps_ds(config: Config) -> bool:
     """Says which rows have the second kernel, of those that sm90_keeps_ds() allows it."""
     return (
         config.op == Op.BACKWARD_DKV
-        and config.d_head in (128, 256)
+        and config.d_head in (128, 192, 256)
         and config.features & ~Feature.VARLEN == Feature.CAUSAL
     )
 

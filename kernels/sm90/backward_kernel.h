@@ -70,7 +70,7 @@ SM90_CONSTANT int32_t sm90_keeps_ds(const flash_config_t *c) {
 SM90_CONSTANT flash_config_t sm90_dq_of_ds(const flash_config_t *c) {
     flash_config_t of_ds = *c;
     of_ds.op = SM90_OP_DQ_OF_DS;
-    of_ds.B_r = c->d_head > 128 ? SM90_DS_ROWS : 2 * SM90_DS_ROWS;
+    of_ds.B_r = c->d_head > 192 ? SM90_DS_ROWS : 2 * SM90_DS_ROWS;
     of_ds.B_c = 64;
     of_ds.n_stages = 4;
     of_ds.overlap = 0;
@@ -79,12 +79,18 @@ SM90_CONSTANT flash_config_t sm90_dq_of_ds(const flash_config_t *c) {
 
 /* Counts the queries that a thread stores at a time where dS is kept. */
 SM90_CONSTANT int32_t sm90_ds_store_rows(const flash_config_t *c) {
-    return c->d_head > 128 ? 16 : 32;
+    return c->d_head > 192 ? 16 : 32;
+}
+
+/* Counts the panels of dS, of 64 queries each, that a consumer multiplies at a time: two where four
+ * consumers would have too few registers for their dQ. */
+SM90_CONSTANT int32_t sm90_ds_panels(const flash_config_t *c) {
+    return c->d_head > 128 && c->d_head <= 192 ? 2 : 1;
 }
 
 /* Counts the warpgroups that multiply. */
 SM90_CONSTANT int32_t sm90_backward_consumers(const flash_config_t *c) {
-    return sm90_reads_ds(c) ? c->B_r / SM90_WARPGROUP_ROWS : 2;
+    return sm90_reads_ds(c) ? c->B_r / SM90_WARPGROUP_ROWS / sm90_ds_panels(c) : 2;
 }
 
 /* Counts the rows of a tile: queries or keys that stay in shared memory. */

@@ -1,6 +1,8 @@
 /*
  * Which problems go to SM90 on Hopper, to which of its rows, and what it refuses.
  */
+#include "cuda/backward/plan_kept_ds.h"
+#include "cuda/family.h"
 #include "selection.h"
 
 TEST(hopper_takes_the_rows_of_its_own_family) {
@@ -205,6 +207,52 @@ TEST(narrow_windows_take_the_row_for_them) {
         p.params.window_left = cases[i][0];
         p.params.window_right = 0;
         assert_int_equal(selected(&p, &hopper)->config.B_r, cases[i][2]);
+    }
+}
+
+/* ---- Gradients ---- */
+
+static problem_t gradients_of_dk(int32_t d_head, int32_t d_head_v, int32_t features) {
+    problem_t problem = hopper_pair(d_head, d_head_v, features);
+    problem.op = FLASH_OP_BACKWARD_DKV;
+    problem.has_output = true;
+    problem.params.seqlen_q = problem.params.seqlen_k = 1024;
+    problem.gradients.n_rows = (int64_t)problem.params.batch * problem.params.seqlen_q;
+    problem.gradients.d_o_stride = problem.params.o_stride;
+    return problem;
+}
+
+/* A tile of dS is 128 queries and 128 keys, 32 KiB. A causal call has places for the tiles of the
+ * first and the last row of them together, and so on: 10 for each two rows, of which 9 are taken.
+ */
+TEST(rows_of_more_than_64_columns_keep_ds_for_dq) {
+    static const int32_t cases[][4] = {
+        /* d_head, d_head_v, features, tiles of a head */
+        {64, 64, FLASH_FEATURE_CAUSAL, 0},    {128, 128, 0, 64},
+        {128, 128, FLASH_FEATURE_CAUSAL, 40}, {192, 128, 0, 64},
+        {192, 128, FLASH_FEATURE_CAUSAL, 40}, {192, 128, FLASH_FEATURE_WINDOW, 0},
+        {256, 256, FLASH_FEATURE_CAUSAL, 40},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        problem_t problem = gradients_of_dk(cases[i][0], cases[i][1], cases[i][2]);
+        if (cases[i][2] & FLASH_FEATURE_CAUSAL)
+            problem.params.window_right = 0;
+        const flash_kernel_t *kernel = selected(&problem, &hopper);
+        assert_int_equal(kernel->config.arch, FLASH_ARCH_SM90);
+        assert_int_equal(kernel->config.d_head, cases[i][0]);
+        const uint64_t tiles = kernel->function == NULL ? 0 : 4 * (uint64_t)cases[i][3];
+        assert_int_equal(plan_kept_ds(kernel, &problem, &hopper).size, tiles * 128 * 128 * 2);
+    }
+}
+
+TEST(second_kernels_fit_the_device) {
+    for (int32_t i = 0; i < kernel_table_count; i++) {
+        const flash_kernel_t *kernel = &kernel_table[i];
+        if (kernel->config.arch != FLASH_ARCH_SM90 || kernel->dq_of_ds == NULL)
+            continue;
+        const cuda_block_t block = kernel_op(kernel)->cuda->dq_of_ds_block(&kernel->config);
+        assert_true(block.threads <= 1024);
+        assert_true(block.shared_bytes <= hopper.shared_memory_per_block);
     }
 }
 

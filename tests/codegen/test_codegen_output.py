@@ -137,9 +137,19 @@ def test_a_kernel_of_sm90_mla_has_a_template_of_its_own():
     assert "sm90_halves<config>(params);" in source
 
 
-@pytest.mark.parametrize("d_head, keeps_ds", [(64, False), (128, True)])
-def test_a_row_that_keeps_ds_has_a_second_kernel(d_head: int, keeps_ds: bool):
-    config = parse_config(f"SM80 backward_dkv (BF16, {d_head}, 64, 64, 4): stages_1")
+@pytest.mark.parametrize(
+    "row, keeps_ds",
+    [
+        ("SM80 backward_dkv (BF16, 64, 64, 64, 4): stages_1", False),
+        ("SM80 backward_dkv (BF16, 128, 64, 64, 4): stages_1", True),
+        ("SM90 backward_dkv (BF16, 64, 96, 128, 12): stages_3+causal", False),
+        ("SM90 backward_dkv (BF16, 128, 64, 128, 12): stages_3+causal", True),
+        ("SM90 backward_dkv (BF16, 192/128, 64, 64, 12): stages_4+causal+varlen", True),
+        ("SM90 backward_dkv (BF16, 192/128, 64, 64, 12): stages_4+causal+window+varlen", False),
+    ],
+)
+def test_a_row_that_keeps_ds_has_a_second_kernel(row: str, keeps_ds: bool):
+    config = parse_config(row)
     files = generated_files([config])
     name = kernel_name(config)
     second = f"{name}_dq_of_ds"

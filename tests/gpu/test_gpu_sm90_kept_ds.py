@@ -12,7 +12,7 @@ import pytest
 import torch
 from flashattn import Arch
 from gradient_problems import NAMES, GradientProblem, random_d_o
-from gradient_runs import DeviceRun, first_rows
+from gradient_runs import DeviceRun, first_rows, heads_of
 from problems import AttentionProblem, make_inputs
 
 KEPT = AttentionProblem(dtype="bfloat16", causal=True)
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.skipif(
     None in first_rows(Arch.SM90, replace(KEPT, d_head=128)), reason="no rows of SM90"
 )
 every_type = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-every_head = pytest.mark.parametrize("d_head", [128, 256])
+every_head = pytest.mark.parametrize("d_head", [128, 192, 256])
 
 
 def _rows(p: AttentionProblem) -> list[flashattn.Config]:
@@ -70,7 +70,7 @@ def _check(g: GradientProblem, inputs: list[np.ndarray], d_o: np.ndarray | None)
 @every_head
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_row(name: str, d_head: int, dtype: str) -> None:
-    p = replace(PROBLEMS[name], dtype=dtype, d_head=d_head)
+    p = replace(PROBLEMS[name], dtype=dtype, **heads_of(d_head))
     _check(GradientProblem(p, has_d_lse=True), make_inputs(p), None)
 
 
@@ -78,11 +78,11 @@ def test_every_row(name: str, d_head: int, dtype: str) -> None:
 @pytest.mark.parametrize("name", ["q", "k", "v", "d_o"])
 def test_nan(name: str, d_head: int) -> None:
     """It reaches what depends on it, and nothing else."""
-    p = AttentionProblem(1, 300, 310, 4, 2, d_head, "bfloat16", causal=True)
+    p = AttentionProblem(1, 300, 310, 4, 2, dtype="bfloat16", causal=True, **heads_of(d_head))
     g = GradientProblem(p)
     tensors = dict(zip("qkv", make_inputs(p))) | {"d_o": random_d_o(g)}
     tensors[name] = tensors[name].copy()
-    tensors[name][0, 101, 1, 5] = tensors[name][0, 230, 0, d_head - 1] = np.nan
+    tensors[name][0, 101, 1, 5] = tensors[name][0, 230, 0, -1] = np.nan
     d_o = tensors.pop("d_o")
     _check(g, list(tensors.values()), d_o)
 
@@ -90,29 +90,32 @@ def test_nan(name: str, d_head: int) -> None:
 @every_head
 def test_scores_far_below_zero(d_head: int) -> None:
     """exp(-LSE) overflows, which is P of keys beyond the end, whose scores are 0."""
-    p = AttentionProblem(1, 200, 205, 2, 1, d_head, "bfloat16", causal=True, softmax_scale=1.0)
+    p = AttentionProblem(
+        1, 200, 205, 2, 1, dtype="bfloat16", causal=True, softmax_scale=1.0, **heads_of(d_head)
+    )
     q, k, v = make_inputs(p)
     ones = np.ones_like(q)
     _check(GradientProblem(p), [ones, (-3 * np.ones_like(k)).astype(k.dtype), v], None)
 
 
-def test_sections() -> None:
+@pytest.mark.parametrize("d_head, heads_kv", [(128, 4), (192, 8), (256, 16)])
+def test_sections(d_head: int, heads_kv: int) -> None:
     """There are more heads than dS is kept of at a time: all would take 3.1 GiB, of 2.5."""
-    for d_head, heads, group in ((128, 16, 4), (256, 16, 1)):
-        shapes = [(3, 8192, n, d_head) for n in (heads, heads // group, heads // group)]
-        tensors = [torch.randn(*x, device="cuda", dtype=torch.bfloat16) for x in shapes]
-        d_o, o = (torch.randn_like(tensors[0]) for _ in range(2))
-        lse = torch.full((3, heads, 8192), 9.5, device="cuda")
-        dq, dkv = _rows(replace(KEPT, d_head=d_head))
-        kept, two = (
-            flashattn.flash_attn_backward(
-                d_o, *tensors, o, lse, causal=True, dq_config=row, dkv_config=dkv
-            )
-            for row in (None, dq)
+    d_head_v = heads_of(d_head)["d_head_v"] or d_head
+    sizes = ((16, d_head), (heads_kv, d_head), (heads_kv, d_head_v))
+    tensors = [torch.randn(3, 8192, *x, device="cuda", dtype=torch.bfloat16) for x in sizes]
+    d_o, o = (torch.randn_like(tensors[0][..., :d_head_v]) for _ in range(2))
+    lse = torch.full((3, 16, 8192), 9.5, device="cuda")
+    dq, dkv = _rows(replace(KEPT, **heads_of(d_head)))
+    kept, two = (
+        flashattn.flash_attn_backward(
+            d_o, *tensors, o, lse, causal=True, dq_config=row, dkv_config=dkv
         )
-        for name in NAMES[:3]:
-            assert torch.equal(getattr(kept, name), getattr(two, name)), name
-        assert kept.dq.isfinite().all()
+        for row in (None, dq)
+    )
+    for name in NAMES[:3]:
+        assert torch.equal(getattr(kept, name), getattr(two, name)), name
+    assert kept.dq.isfinite().all()
 
 
 @every_head
@@ -120,16 +123,18 @@ def test_sections() -> None:
 def test_nothing_to_add_up(size: tuple[int, int], d_head: int) -> None:
     """Without sequences, or without queries, gradients of sinks are 0, and those of keys."""
     batch, seqlen_q = size
-    dq, dkv = _rows(replace(KEPT, d_head=d_head))
+    dq, dkv = _rows(replace(KEPT, **heads_of(d_head)))
     q = torch.ones(batch, seqlen_q, 4, d_head, device="cuda", dtype=torch.bfloat16)
     k = torch.ones(batch, 130, 2, d_head, device="cuda", dtype=torch.bfloat16)
+    v = k[..., : heads_of(d_head)["d_head_v"]].contiguous()
+    o = q[..., : v.shape[-1]].contiguous()
     lse = torch.zeros(batch, 4, seqlen_q, device="cuda")
     sinks = torch.zeros(4, device="cuda")
     for row in (None, dq):
         d_sinks = torch.full((4,), torch.nan, device="cuda")
-        outputs = {"dk": torch.full_like(k, torch.nan), "dv": torch.full_like(k, torch.nan)}
+        outputs = {"dk": torch.full_like(k, torch.nan), "dv": torch.full_like(v, torch.nan)}
         flashattn.flash_attn_backward(
-            q, q, k, k, q, lse, causal=True, sinks=sinks, d_sinks=d_sinks, **outputs,
+            o, q, k, v, o, lse, causal=True, sinks=sinks, d_sinks=d_sinks, **outputs,
             dq_config=row, dkv_config=dkv,
         )  # fmt: skip
         for found in (d_sinks, *outputs.values()):

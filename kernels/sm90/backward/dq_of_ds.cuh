@@ -1,6 +1,7 @@
 /*
- * The SM90 kernel that computes dQ of kept dS. A tile is 128 or 256 queries of a head, 64 for each
- * consumer. Blocks of keys pass by, from the last to the first, with dS of all queries of the tile:
+ * The SM90 kernel that computes dQ of kept dS. A tile is 128 or 256 queries of a head, 64 or 128
+ * for each consumer. Blocks of keys pass by, from the last to the first, with dS of all queries of
+ * the tile:
  *
  *     dQ -= (-dS^T)^T K
  *
@@ -105,29 +106,51 @@ static __device__ __forceinline__ void load_ds_tiles(const sm90_backward_params_
 
 /* ---- The consumers ---- */
 
+/* A consumer has so many panels of dS, each of 64 queries. */
+template <flash_config_t C> constexpr int ds_panels = sm90_ds_panels(&C);
+
 /* This is what a consumer carries from block to block. */
 template <flash_config_t C> struct ds_consumer {
-    float dq[C.d_head / 2]; /* -dQ / scale */
+    float dq[ds_panels<C>][C.d_head / 2]; /* -dQ / scale */
     ring_t ring;
     int number;
-    seen_t seen; /* in the second pass */
+    seen_t seen[ds_panels<C>]; /* in the second pass */
 };
 
+/* Returns the number in the tile of the first query of one of the consumer's panels. */
 template <flash_config_t C>
-static __device__ __forceinline__ void issue_ds_product(ds_consumer<C> &consumer, int stage) {
+static __device__ __forceinline__ int32_t first_of_panel(const ds_consumer<C> &consumer,
+                                                         int panel) {
+    return (consumer.number * ds_panels<C> + panel) * ds_panel_rows;
+}
+
+/* Multiplies dS of panels from `first` up to `end`. */
+template <flash_config_t C>
+static __device__ __forceinline__ void issue_ds_product(ds_consumer<C> &consumer, int stage,
+                                                        int first = 0, int end = ds_panels<C>) {
     constexpr int step_bytes_down = 16 * SM90_PANEL_BYTES; /* sixteen keys, of both */
-    const uint32_t ds_first =
-        uniform(descriptor_low(ds_tile<C>(stage) + consumer.number / 2 * ds_stage_part +
-                                   consumer.number % 2 * ds_panel_bytes,
-                               ds_panel_bytes));
+    const uint32_t ds_first = uniform(descriptor_low(
+        ds_tile<C>(stage) + consumer.number * ds_panels<C> * ds_panel_bytes, ds_panel_bytes));
     const uint32_t k_first = descriptor_low(ds_k_tile<C>(stage), moving_panel<C>);
     wgmma_fence();
 #pragma unroll
     for (int i = C.B_c / 16 - 1; i >= 0; --i)
-        wgmma<operand_dtype<C>, C.d_head>::template shared_a<1, 1>(
-            consumer.dq, descriptor(ds_first, i * step_bytes_down),
-            descriptor(k_first, i * step_bytes_down), true);
+#pragma unroll
+        for (int panel = first; panel < end; ++panel)
+            wgmma<operand_dtype<C>, C.d_head>::template shared_a<1, 1>(
+                consumer.dq[panel],
+                descriptor(ds_first, panel * ds_panel_bytes + i * step_bytes_down),
+                descriptor(k_first, i * step_bytes_down), true);
     wgmma_commit();
+}
+
+/* Waits for all products. */
+template <flash_config_t C>
+static __device__ __forceinline__ void await_ds_products(ds_consumer<C> &consumer) {
+    wgmma_wait<0>();
+#pragma unroll
+    for (int panel = 0; panel < ds_panels<C>; ++panel)
+        pin_accumulators(consumer.dq[panel]);
 }
 
 /* Gives n stages back unread. */
@@ -142,21 +165,62 @@ static __device__ __forceinline__ void skip_ds_stages(ring_t &ring, int32_t n) {
     }
 }
 
-/* Adds up the consumer's blocks of all that pass by. */
+/* These are the blocks that queries of each of a consumer's panels see. */
+template <flash_config_t C> struct ds_blocks {
+    int32_t of_panel[ds_panels<C>];
+    int32_t most, least;
+};
+
 template <flash_config_t C>
-static __device__ __forceinline__ void multiply_ds_blocks(ds_consumer<C> &consumer, int32_t own,
-                                                          int32_t all) {
+static __device__ __forceinline__ ds_blocks<C> count_ds_blocks(const flash_params_t &p,
+                                                               const gradient_tile_t &tile,
+                                                               const ds_consumer<C> &consumer) {
+    ds_blocks<C> blocks;
+#pragma unroll
+    for (int panel = 0; panel < ds_panels<C>; ++panel) {
+        const int32_t n =
+            count_seen_blocks<C>(p, tile, first_of_panel(consumer, panel), ds_panel_rows);
+        blocks.of_panel[panel] = n;
+        blocks.most = panel == 0 ? n : max(blocks.most, n);
+        blocks.least = panel == 0 ? n : min(blocks.least, n);
+    }
+    return blocks;
+}
+
+/* Adds up n blocks that only queries of one panel see. */
+template <flash_config_t C>
+static __device__ __forceinline__ void multiply_ds_panel(ds_consumer<C> &consumer, int panel,
+                                                         int32_t n) {
     gradient_state_t &state = gradient_state<C>();
     ring_t &ring = consumer.ring;
-    skip_ds_stages<C>(ring, all - own);
-    if (own == 0)
+#pragma unroll 1
+    for (; n > 0; --n) {
+        wait_full(state.full[ring.stage], ring.parity);
+        issue_ds_product<C>(consumer, ring.stage, panel, panel + 1);
+        await_ds_products<C>(consumer);
+        release(state.empty[ring.stage]);
+        step<C.n_stages>(ring);
+    }
+}
+
+/* Adds up the consumer's blocks of all that pass by. */
+template <flash_config_t C>
+static __device__ __forceinline__ void multiply_ds_blocks(ds_consumer<C> &consumer,
+                                                          const ds_blocks<C> &own, int32_t all) {
+    gradient_state_t &state = gradient_state<C>();
+    ring_t &ring = consumer.ring;
+    skip_ds_stages<C>(ring, all - own.most);
+#pragma unroll
+    for (int panel = 0; panel < ds_panels<C>; ++panel)
+        multiply_ds_panel<C>(consumer, panel, own.of_panel[panel] - own.least);
+    if (own.least == 0)
         return;
     int read_stage = ring.stage;
     wait_full(state.full[ring.stage], ring.parity);
     issue_ds_product<C>(consumer, ring.stage);
     step<C.n_stages>(ring);
 #pragma unroll 1
-    for (int32_t i = own; i > 1; --i) {
+    for (int32_t i = own.least; i > 1; --i) {
         wait_full(state.full[ring.stage], ring.parity);
         issue_ds_product<C>(consumer, ring.stage);
         wgmma_wait<1>();
@@ -164,42 +228,48 @@ static __device__ __forceinline__ void multiply_ds_blocks(ds_consumer<C> &consum
         read_stage = ring.stage;
         step<C.n_stages>(ring);
     }
-    wgmma_wait<0>();
-    pin_accumulators(consumer.dq);
+    await_ds_products<C>(consumer);
     release(state.empty[read_stage]);
 }
 
 /* Does the same with K sanitised in blocks from number `whole_end` on, which a mask cuts. */
 template <flash_config_t C>
-static __device__ __forceinline__ void multiply_sanitised(ds_consumer<C> &consumer, int32_t own,
-                                                          int32_t all, int32_t whole_end) {
+static __device__ __forceinline__ void multiply_sanitised(ds_consumer<C> &consumer,
+                                                          const ds_blocks<C> &own, int32_t all,
+                                                          int32_t whole_end) {
     gradient_state_t &state = gradient_state<C>();
 #pragma unroll 1
     for (int32_t block = all - 1; block >= 0; --block) {
         const int stage = consumer.ring.stage;
+        const uint32_t k = ds_k_tile<C>(stage);
         wait_full(state.full[stage], consumer.ring.parity);
         if (block >= whole_end)
-            sanitise<C, C.d_head, true>(consumer.dq, ds_k_tile<C>(stage), team_of_all<C>(),
-                                        consumer.seen, block * C.B_c);
-        if (block < own) {
-            issue_ds_product<C>(consumer, stage);
-            wgmma_wait<0>();
-            pin_accumulators(consumer.dq);
-        }
+            sanitise_tile<C, C.d_head>(k, team_of_all<C>(), [&](const uint32_t *flags) {
+#pragma unroll
+                for (int panel = 0; panel < ds_panels<C>; ++panel)
+                    add_spoilt_rows<C, C.d_head, true>(consumer.dq[panel], k, flags,
+                                                       consumer.seen[panel], block * C.B_c);
+            });
+#pragma unroll
+        for (int panel = 0; panel < ds_panels<C>; ++panel)
+            if (block < own.of_panel[panel]) {
+                issue_ds_product<C>(consumer, stage, panel, panel + 1);
+                await_ds_products<C>(consumer);
+            }
         release(state.empty[stage]);
         step<C.n_stages>(consumer.ring);
     }
 }
 
-/* Returns the number in the tile of the first of the thread's two queries. */
+/* Returns the number in the tile of the first of the thread's two queries of a panel. */
 template <flash_config_t C>
-static __device__ __forceinline__ int32_t tile_ds_query(const ds_consumer<C> &consumer) {
-    return consumer.number * SM90_WARPGROUP_ROWS + ds_query<C>();
+static __device__ __forceinline__ int32_t tile_ds_query(const ds_consumer<C> &consumer, int panel) {
+    return first_of_panel(consumer, panel) + ds_query<C>();
 }
 
 /* Makes dQ of rows that see no key, or do not exist, 0. */
 template <flash_config_t C>
-static __device__ __forceinline__ void clear_blind_queries(ds_consumer<C> &consumer,
+static __device__ __forceinline__ void clear_blind_queries(ds_consumer<C> &consumer, int panel,
                                                            const sm90_backward_params_t &params,
                                                            const gradient_tile_t &tile) {
     const flash_sequence_t &s = tile.sequence;
@@ -209,13 +279,25 @@ static __device__ __forceinline__ void clear_blind_queries(ds_consumer<C> &consu
     float log_sum[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int32_t row = tile_ds_query<C>(consumer) + half * ds_rows_apart<C>;
+        const int32_t row = tile_ds_query<C>(consumer, panel) + half * ds_rows_apart<C>;
         log_sum[half] =
             global_load_if(tile.begin + row < s.len_q, g.row_log_sum + at + row, INFINITY);
     }
 #pragma unroll
     for (int i = 0; i < C.d_head / 2; ++i)
-        consumer.dq[i] = log_sum[i / 2 % 2] == INFINITY ? 0.0f : consumer.dq[i];
+        consumer.dq[panel][i] = log_sum[i / 2 % 2] == INFINITY ? 0.0f : consumer.dq[panel][i];
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ seen_t seen_by_ds_queries(const flash_params_t &p,
+                                                            const gradient_tile_t &tile,
+                                                            const ds_consumer<C> &consumer,
+                                                            int panel) {
+    const int32_t row = tile.begin + tile_ds_query<C>(consumer, panel);
+    seen_t seen = {};
+    for (int half = 0; half < 2; ++half)
+        seen.end[half] = seen_by<C>(p, tile, row + half * ds_rows_apart<C>).end;
+    return seen;
 }
 
 template <flash_config_t C, pass_t PASS>
@@ -224,20 +306,21 @@ static __device__ __forceinline__ void ds_pass(ds_consumer<C> &consumer,
     const flash_params_t &p = params.problem;
     const gradient_tile_t tile = find_gradient_tile<C>(params);
     const gradient_steps_t all = find_steps<C>(p, tile, 0, C.B_r);
-    const int32_t own =
-        count_seen_blocks<C>(p, tile, consumer.number * SM90_WARPGROUP_ROWS, SM90_WARPGROUP_ROWS);
-    clear(consumer.dq);
+    const ds_blocks<C> own = count_ds_blocks<C>(p, tile, consumer);
+#pragma unroll
+    for (int panel = 0; panel < ds_panels<C>; ++panel)
+        clear(consumer.dq[panel]);
     if constexpr (PASS == SECOND_PASS) {
-        const int32_t row = tile.begin + tile_ds_query<C>(consumer);
-        seen_t seen = {};
-        for (int half = 0; half < 2; ++half)
-            seen.end[half] = seen_by<C>(p, tile, row + half * ds_rows_apart<C>).end;
-        consumer.seen = seen;
+#pragma unroll
+        for (int panel = 0; panel < ds_panels<C>; ++panel)
+            consumer.seen[panel] = seen_by_ds_queries<C>(p, tile, consumer, panel);
         multiply_sanitised<C>(consumer, own, all.end, all.whole_end);
     } else {
         multiply_ds_blocks<C>(consumer, own, all.end);
     }
-    clear_blind_queries<C>(consumer, params, tile);
+#pragma unroll
+    for (int panel = 0; panel < ds_panels<C>; ++panel)
+        clear_blind_queries<C>(consumer, panel, params, tile);
 }
 
 template <flash_config_t C>
@@ -245,10 +328,21 @@ static __device__ __forceinline__ void store_dq_of_ds(const sm90_backward_params
                                                       const ds_consumer<C> &consumer) {
     const flash_params_t &p = params.problem;
     const gradient_tile_t tile = find_gradient_tile<C>(params);
-    store_gradient<operand_dtype<C>, C.d_head, ds_rows_apart<C>>(
-        params.gradients.dq, tile.batch_index, tile.head, tile.sequence.q_begin,
-        tile.begin + tile_ds_query<C>(consumer), tile.sequence.len_q, p.d_head, consumer.dq,
-        -p.softmax_scale);
+#pragma unroll
+    for (int panel = 0; panel < ds_panels<C>; ++panel)
+        store_gradient<operand_dtype<C>, C.d_head, ds_rows_apart<C>>(
+            params.gradients.dq, tile.batch_index, tile.head, tile.sequence.q_begin,
+            tile.begin + tile_ds_query<C>(consumer, panel), tile.sequence.len_q, p.d_head,
+            consumer.dq[panel], -p.softmax_scale);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ bool are_all_finite(const ds_consumer<C> &consumer) {
+    bool is_finite = true;
+#pragma unroll
+    for (int panel = 0; panel < ds_panels<C>; ++panel)
+        is_finite &= are_finite(consumer.dq[panel]);
+    return is_finite;
 }
 
 template <flash_config_t C>
@@ -260,8 +354,8 @@ static __device__ __forceinline__ void consume_dq_of_ds(const sm90_backward_para
     consumer.number = consumer_number();
     run_passes<C>(
         params.problem, [&] { ds_pass<C, FIRST_PASS>(consumer, params); },
-        [&] { ds_pass<C, SECOND_PASS>(consumer, params); }, [&] { return are_finite(consumer.dq); },
-        [&] { store_dq_of_ds<C>(params, consumer); });
+        [&] { ds_pass<C, SECOND_PASS>(consumer, params); },
+        [&] { return are_all_finite<C>(consumer); }, [&] { store_dq_of_ds<C>(params, consumer); });
 }
 
 #endif

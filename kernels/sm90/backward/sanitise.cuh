@@ -74,12 +74,25 @@ static __device__ __forceinline__ void add_spoilt_row(float (&sum)[COLUMNS / 2],
     }
 }
 
-/* Sanitises a tile, which no other thread than the team's reads any more, and completes the sums.
- * seen, first: see masks.cuh; the latter without the thread's column. */
+/* Does this with all flagged rows. seen, first: see masks.cuh; the latter without the thread's
+ * column. */
 template <flash_config_t C, int COLUMNS, bool AS_NAN>
-static __device__ __forceinline__ void sanitise(float (&sum)[COLUMNS / 2], uint32_t tile,
-                                                const team_t &team, const seen_t &seen,
-                                                int32_t first) {
+static __device__ __forceinline__ void add_spoilt_rows(float (&sum)[COLUMNS / 2], uint32_t tile,
+                                                       const uint32_t *flags, const seen_t &seen,
+                                                       int32_t first) {
+    const seen_t kept = recall_seen<C>(seen);
+#pragma unroll 1
+    for (int row = 0; row < step_rows<C>; ++row)
+        if (flags[row / 32] >> row % 32 & 1)
+            add_spoilt_row<C, COLUMNS, AS_NAN>(sum, tile, row, sees<C>(kept, first + row, 0),
+                                               sees<C>(kept, first + row, 1));
+}
+
+/* Sanitises a tile, which no other thread than the team's reads any more. add_rows(flags) completes
+ * the thread's sums before. */
+template <flash_config_t C, int COLUMNS, typename ADD>
+static __device__ __forceinline__ void sanitise_tile(uint32_t tile, const team_t &team,
+                                                     const ADD &add_rows) {
     uint32_t *const flags = gradient_state<C>().rows[team.flags];
     await_team(team);
     for_each_spoilt_chunk<C, COLUMNS>(tile, team, [&](uint32_t at, int row) {
@@ -87,12 +100,7 @@ static __device__ __forceinline__ void sanitise(float (&sum)[COLUMNS / 2], uint3
         atomicOr(flags + row / 32, 1u << row % 32);
     });
     await_team(team);
-    const seen_t kept = recall_seen<C>(seen);
-#pragma unroll 1
-    for (int row = 0; row < step_rows<C>; ++row)
-        if (flags[row / 32] >> row % 32 & 1)
-            add_spoilt_row<C, COLUMNS, AS_NAN>(sum, tile, row, sees<C>(kept, first + row, 0),
-                                               sees<C>(kept, first + row, 1));
+    add_rows(flags);
     await_team(team);
     for_each_spoilt_chunk<C, COLUMNS>(tile, team, [&](uint32_t at, int row) {
         shared_store(at, finite_chunk<operand_dtype<C>>(shared_load(at)));
@@ -100,6 +108,16 @@ static __device__ __forceinline__ void sanitise(float (&sum)[COLUMNS / 2], uint3
     });
     async_proxy_fence();
     await_team(team);
+}
+
+/* Sanitises it where the thread has one sum. */
+template <flash_config_t C, int COLUMNS, bool AS_NAN>
+static __device__ __forceinline__ void sanitise(float (&sum)[COLUMNS / 2], uint32_t tile,
+                                                const team_t &team, const seen_t &seen,
+                                                int32_t first) {
+    sanitise_tile<C, COLUMNS>(tile, team, [&](const uint32_t *flags) {
+        add_spoilt_rows<C, COLUMNS, AS_NAN>(sum, tile, flags, seen, first);
+    });
 }
 
 #endif
