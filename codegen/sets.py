@@ -831,8 +831,8 @@ def tune_sm90_decode() -> list[Config]:
 
 
 def ship_sm90_mla() -> list[Config]:
-    """Returns the rows of each type, contiguous and in pages, whose blocks have one tile; but for
-    E4M3 those whose blocks walk a part of the batch; and for 16 bits those with ALiBi and masks."""
+    """Returns the rows of each type, contiguous and in pages, whose blocks have one tile or walk a
+    part of the batch, and for 16 bits those with ALiBi and masks."""
     types = ((Dtype.FP16, 12), (Dtype.BF16, 12), (Dtype.E4M3, 16), (Dtype.LATENT_E4M3, 16))
     return _with_bias_of_halves(
         [
@@ -842,7 +842,7 @@ def ship_sm90_mla() -> list[Config]:
             )
             for dtype, n_warps in types
             for features in (BASIC_FEATURES, PAGED_FEATURES)
-            for words in ("stages_2", "stages_2+persistent")[: 1 if dtype == Dtype.E4M3 else 2]
+            for words in ("stages_2", "stages_2+persistent")
         ]
     )
 
