@@ -7,6 +7,7 @@ import functools
 from dataclasses import replace
 
 import flashattn
+import fp8_rule
 import numpy as np
 import pytest
 import torch
@@ -16,10 +17,6 @@ from gpu_problems import cuda_kernels, device_options, run
 from memory import E4M3, dtype_of
 from problems import AttentionProblem, make_inputs
 
-ALLOWED = 1.1
-# The tensor core cuts off bits of each product and sum: of O, and of scores per column of Q.
-CUT_OF_O, CUT_OF_LARGEST_O = 2.0**-10, 2.0**-9
-LSE_ERROR, LSE_OF_SCORE = 2e-3, 2.0**-16
 O_TYPES = ("float16", "bfloat16", "float32")
 _ALL = [
     kernel.config
@@ -92,10 +89,6 @@ def _serves(p: AttentionProblem, config: flashattn.Config) -> bool:
     return not needed & ~Feature(config.features)
 
 
-def _norm(x: np.ndarray) -> float:
-    return float(np.linalg.norm(x))
-
-
 @functools.lru_cache(maxsize=8)
 def _expected(p: AttentionProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return _expected_of(make_inputs(p), p)
@@ -124,24 +117,9 @@ def assert_keeps(
     inputs: list[np.ndarray] | None = None,
 ) -> None:
     of_any_type = replace(p, o_dtype="float32")
-    expected = _expected_of(inputs, p) if inputs else _expected(of_any_type)
-    exact, exact_lse, rounded = expected
-    rounded = rounded.astype(dtype_of(p.types[2])).astype(np.float64)
-    o = o.astype(np.float64)
-    assert (np.isfinite(o) == np.isfinite(exact)).all(), config
-    finite = np.isfinite(exact)
-    error, of_rounded = (_norm((x - exact)[finite]) for x in (o, rounded))
-    seen = np.isfinite(exact_lse)
-    assert (lse[~seen] == exact_lse[~seen]).all() or np.isnan(exact_lse[~seen]).any()
-    score_error = LSE_OF_SCORE * p.d_head * np.abs(exact_lse[seen]).max(initial=0)
-    allowed = ALLOWED * of_rounded + (CUT_OF_O + score_error / 8) * _norm(exact[finite])
-    assert error <= allowed, (error, of_rounded, _norm(exact[finite]))
-    most, most_of_rounded = (np.abs(x - exact)[finite].max(initial=0) for x in (o, rounded))
-    largest = np.abs(exact[finite]).max(initial=0)
-    allowed = 2 * most_of_rounded + (CUT_OF_LARGEST_O + score_error / 2) * largest + 1e-5
-    assert most <= allowed, (most, most_of_rounded, largest)
-    lse_error = np.abs(lse[seen] - exact_lse[seen]).max(initial=0)
-    assert lse_error <= LSE_ERROR + score_error, ("LSE", lse_error, score_error)
+    *exact, rounded = _expected_of(inputs, p) if inputs else _expected(of_any_type)
+    rounded = rounded.astype(dtype_of(p.types[2]))
+    fp8_rule.assert_keeps(o, lse, tuple(exact), rounded, p.d_head, f"replay: {p}, {config}")
 
 
 def test_rows_are_there() -> None:
@@ -304,8 +282,8 @@ def test_an_error_is_that_of_quantising_and_of_rounded_p(
         *(upload(c) for c in codes), **on_device, out_dtype="float32", config=config
     )
     o = o.cpu().numpy().astype(np.float64)
-    error, allowed = (_norm(y - exact) / _norm(exact) for y in (o, rounded))
-    assert error <= ALLOWED * allowed, (error, allowed)
+    error, allowed = (fp8_rule.norm(y - exact) / fp8_rule.norm(exact) for y in (o, rounded))
+    assert error <= fp8_rule.ALLOWED * allowed, (error, allowed)
 
 
 @functools.lru_cache(maxsize=4)

@@ -34,7 +34,7 @@ from cache_families import (
 )
 from device_memory import fill_with_nan, torch_dtype, upload
 from expectation import Expected
-from flashattn import DType, Feature, latent
+from flashattn import Arch, DType, Feature, latent
 from gpu_problems import (
     CONTIGUOUS,
     MLA_FAMILIES,
@@ -42,6 +42,8 @@ from gpu_problems import (
     device_options,
     expected_of,
     host_inputs,
+    is_for_hopper_alone,
+    numbers_of,
     run,
     same_bits,
 )
@@ -69,17 +71,10 @@ every_biased_case = _every(
 )
 
 
-def _numbers(p: AttentionProblem, k: np.ndarray) -> np.ndarray:
-    """Returns K as kernels multiply it: latent tokens rounded to fp32, then to bf16."""
-    if p.dtype != LATENT:
-        return k
-    return latent.decode(k).astype(np.float32).astype(dtype_of("bfloat16"))
-
-
 @functools.lru_cache(maxsize=64)
 def _expected(p: AttentionProblem, d_head_v: int) -> Expected:
     q, k, _ = host_inputs(p)
-    k = _numbers(p, k)
+    k = numbers_of(p, k)
     return expected_of(q, k, k[..., :d_head_v], o_dtype=dtype_of(p.types[2]), **p.options())
 
 
@@ -205,11 +200,11 @@ every_latent_row = pytest.mark.parametrize("config", LATENT_ROWS, ids=str)
 def _in_bf16(config: flashattn.Config) -> flashattn.Config:
     """Returns the row that multiplies the same numbers without converting them."""
     fields = ("arch", "B_r", "B_c", "features")
-    return next(
-        row
-        for row in ROWS
-        if row.dtype == DType.BF16 and all(getattr(row, x) == getattr(config, x) for x in fields)
-    )
+    for row in ROWS:
+        if row.dtype == DType.BF16 and all(getattr(row, x) == getattr(config, x) for x in fields):
+            return row
+    assert config.arch == Arch.SM80_MLA and is_for_hopper_alone()
+    pytest.skip("a library for compute capability 9.0 alone has no such row")
 
 
 def _assert_bits_of_bf16(p: AttentionProblem, tokens: np.ndarray, config: object) -> None:
@@ -217,7 +212,7 @@ def _assert_bits_of_bf16(p: AttentionProblem, tokens: np.ndarray, config: object
     q = upload(host_inputs(p)[0])
     found = run(p, latent_tensors(q, upload(tokens)), config)
     same = replace(p, dtype="bfloat16", q_dtype=None, o_dtype=None)
-    in_bf16 = latent_tensors(q, upload(_numbers(p, tokens)))
+    in_bf16 = latent_tensors(q, upload(numbers_of(p, tokens)))
     assert same_bits(found, run(same, in_bf16, _in_bf16(config)))
 
 
@@ -253,7 +248,7 @@ def test_chosen_tokens_are_pages_of_one(config: flashattn.Config) -> None:
     p = AttentionProblem(len(counts), 1, 2048, 40, 1, D_HEAD, seqused_k=counts)
     p = _of_row(p, config)
     q = host_inputs(p)[0]
-    k = _numbers(p, pool[chosen, 0])
+    k = numbers_of(p, pool[chosen, 0])
     expected = expected_of(q, k, k[..., :D_HEAD_V], o_dtype=dtype_of(p.types[2]), **p.options())
     where = {"page_table": torch.from_numpy(chosen).cuda()}
     outputs = run(p, latent_tensors(upload(q), upload(pool)), config, max_seqlen_k=2048, **where)
@@ -300,7 +295,7 @@ def test_values_that_are_not_finite_reach_only_rows_that_see_them(
         for key, column in ((keys - 5, 3), (keys - 3, D_HEAD_V - 1), (keys - 2, D_HEAD - 1)):
             _spoil(k, key, column, value)
         o, _ = run(own, latent_tensors(upload(q), upload(k)), config)
-        numbers = _numbers(own, k)
+        numbers = numbers_of(own, k)
         expected = expected_of(q, numbers, numbers[..., :D_HEAD_V], **own.options())
         sees_none = np.isfinite(expected.o).all(axis=-1)
         assert sees_none.any() and not sees_none.all()
@@ -353,9 +348,12 @@ def test_hidden_scores_do_not_matter(kind: str, poison: float, config: flashattn
     q, k, v = CACHES.inputs(p)
     expected = run(p, [q, k, v], config)
     mask = np.asarray(bias.options(p)["attn_mask"]).reshape(-1).astype(np.float32)
-    poisoned = torch.full((1,), poison, device="cuda").to(k.dtype)  # e4m3 has NaN alone
+    rest = k[..., D_HEAD_V:]
+    if p.dtype == LATENT:  # the last 64 columns of a token
+        rest = k[..., -2 * (D_HEAD - D_HEAD_V) :].view(torch.bfloat16)
+    poisoned = torch.full((1,), poison, device="cuda").to(rest.dtype)  # e4m3 has NaN alone
     for key in np.flatnonzero(mask <= (0 if kind == "bits" else -math.inf)):
-        k[:, key, :, D_HEAD_V:].copy_(poisoned)
+        rest[:, key].copy_(poisoned.expand_as(rest[:, key]))
     assert same_bits(run(p, [q, k, v], config), expected)
 
 

@@ -15,7 +15,7 @@ import torch
 from cache_checks import CACHES
 from device_memory import download, upload
 from expectation import assert_agrees
-from flashattn import Arch, Feature, flash_combine, oracle
+from flashattn import Arch, DType, Feature, flash_combine, oracle
 from gpu_problems import (
     check,
     check_in_pages,
@@ -124,7 +124,7 @@ def test_every_row_agrees_with_the_oracle(name: str, dtype: str, d_head: int) ->
 
 
 def test_the_problems_reach_every_row_without_pages() -> None:
-    """Those of the head dimensions that are walked."""
+    """Those of the head dimensions that are walked, but of no Q of e4m3."""
     served = {
         str(config)
         for p in ALL.values()
@@ -133,6 +133,7 @@ def test_the_problems_reach_every_row_without_pages() -> None:
         for config in _configs(_typed(p, dtype, d_head))
     }
     own = [row.config for row in rows() if row.config.d_head in D_HEADS]
+    own = [config for config in own if config.operand_dtype != DType.E4M3]
     dense = {str(config) for config in own if not config.features & Feature.PAGED}
     assert dense <= served, dense - served
 

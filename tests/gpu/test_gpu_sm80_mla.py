@@ -10,6 +10,7 @@ import flashattn
 import pytest
 import torch
 from bias_cases import BiasCase
+from cache_families import D_HEAD, D_HEAD_V, latent_tensors
 from device_memory import upload
 from flashattn import Arch, DType, Feature
 from gpu_problems import (
@@ -19,6 +20,7 @@ from gpu_problems import (
     host_inputs,
     is_for_hopper_alone,
     mla_rows,
+    numbers_of,
     run,
     same_bits,
     types_of,
@@ -27,7 +29,6 @@ from memory import dtype_of
 from paging import PagedProblem
 from problems import AttentionProblem
 
-D_HEAD, D_HEAD_V = 576, 512
 ROWS = [row.config for row in mla_rows() if row.config.arch == Arch.SM80_MLA]
 DENSE = [config for config in ROWS if not config.features & Feature.PAGED]
 PREFILL = AttentionProblem(2, 150, 330, 16, 1, D_HEAD, causal=True)
@@ -56,13 +57,10 @@ every_dense_row = pytest.mark.parametrize("config", DENSE, ids=str)
 every_problem = pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)
 
 
-def _tensors(q: torch.Tensor, k: torch.Tensor) -> list[torch.Tensor]:
-    return [q, k, k[..., :D_HEAD_V]]
-
-
 def _check(p: AttentionProblem, config: flashattn.Config | None = None) -> None:
     q, k, _ = host_inputs(p)
-    tensors = _tensors(upload(q), upload(k))
+    tensors = latent_tensors(upload(q), upload(k))
+    k = numbers_of(p, k)
     expected = expected_of(q, k, k[..., :D_HEAD_V], o_dtype=dtype_of(p.types[2]), **p.options())
     check_outputs(p, run(p, tensors, config), expected, config, f"replay: {p}")
 
@@ -94,7 +92,7 @@ def test_a_power_of_two_of_q_changes_no_bit(exponent: int, config: flashattn.Con
     p = AttentionProblem(1, 2, 700, 40, 1, D_HEAD, causal=True, softmax_scale=1 / 16)
     p = replace(p, **types_of(config))
     q, k, _ = host_inputs(p)
-    tensors = _tensors(upload(q), upload(k))
+    tensors = latent_tensors(upload(q), upload(k))
     expected = run(p, tensors, config)
     scaled = replace(p, softmax_scale=p.softmax_scale / 2.0**exponent)
     o, lse = run(scaled, [tensors[0] * 2.0**exponent, *tensors[1:]], config)
@@ -116,9 +114,9 @@ def test_pools_that_tma_cannot_address(dtype: DType) -> None:
     apart = torch.zeros(len(pool), page + gap, dtype=pool.dtype, device="cuda")[:, :page]
     apart = apart.unflatten(1, pool.shape[1:]).copy_(pool)
     in_pages = replace(p, seqused_k=None)
-    expected = run(in_pages, _tensors(q, pool), config, **where)
-    assert same_bits(run(in_pages, _tensors(q, apart), config, **where), expected)
-    selected = flashattn.select_config(*_tensors(q, apart), causal=True, **where)
+    expected = run(in_pages, latent_tensors(q, pool), config, **where)
+    assert same_bits(run(in_pages, latent_tensors(q, apart), config, **where), expected)
+    selected = flashattn.select_config(*latent_tensors(q, apart), causal=True, **where)
     assert selected.config.arch == Arch.SM80_MLA
 
 
@@ -132,7 +130,7 @@ def test_selection_takes_fewer_rows_where_there_are_few(dtype: torch.dtype, has_
         q = torch.empty(2, 1, heads, D_HEAD, dtype=torch.bfloat16, device="cuda")
         k = torch.empty(2, 300, 1, D_HEAD, dtype=dtype, device="cuda")
         slopes = torch.ones(heads, device="cuda") if has_bias else None
-        config = flashattn.select_config(*_tensors(q, k), alibi_slopes=slopes).config
+        config = flashattn.select_config(*latent_tensors(q, k), alibi_slopes=slopes).config
         assert config.arch == (Arch.SM90_MLA if is_for_sm90 else Arch.SM80_MLA)
         assert is_for_sm90 or config.B_r == B_r
         assert bool(config.features & Feature.BIAS) == has_bias

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from device_memory import upload
 from expectation import assert_agrees
-from flashattn import Arch, Feature
+from flashattn import Arch, DType, Feature
 from gpu_problems import (
     check,
     check_in_pages,
@@ -196,9 +196,12 @@ def test_values_that_are_not_finite_reach_only_rows_that_see_them(
 
 def test_rows_of_192_128_are_there() -> None:
     """Some row of them, of no more features than that of 192, serves what that serves, but for
-    ragged batches with a window or a softcap, for which the row of 192 is as fast."""
+    ragged batches with a window or a softcap, for which the row of 192 is as fast. Rows that
+    multiply e4m3 are of 192 alone."""
     features = {}
     for config in ROWS:
+        if config.operand_dtype == DType.E4M3:
+            continue
         if config.arch == Arch.SM90 and config.d_head == 192:
             features.setdefault((config.dtype, config.d_head_v), set()).add(config.features)
     assert {d_head_v for _, d_head_v in features} == {0, PREFILL[1]}
