@@ -20,7 +20,7 @@
 
 #include "common/decode_cut.h"
 
-/* All estimated, in units. */
+/* These are estimates, in units. */
 enum {
     DECODE_UNITS_AROUND = 2,  /* a sequence in a block */
     DECODE_UNITS_SNAPPED = 2, /* that a block takes beyond its share, at either end */

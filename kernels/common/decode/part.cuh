@@ -8,7 +8,7 @@
 #include "common/decode/block.cuh"
 #include "common/decode_parts.h"
 
-/* What comes next in a part. */
+/* A block keeps this of its part: what comes next in it. */
 typedef struct part_walk {
     uint32_t part;
     uint32_t share;
@@ -41,7 +41,7 @@ static __device__ __forceinline__ uint32_t sum_costs(const flash_params_t &p,
     return sum;
 }
 
-/* The costs before a thread's sequences, and the share of a part. */
+/* A scan finds the costs before a thread's sequences, and the share of a part. */
 typedef struct cost_scan {
     uint32_t before;
     uint32_t share;

@@ -110,7 +110,7 @@ static __device__ __forceinline__ void sanitise_tile(uint32_t tile, const team_t
     await_team(team);
 }
 
-/* Sanitises it where the thread has one sum. */
+/* Sanitises a tile where the thread has one sum. */
 template <flash_config_t C, int COLUMNS, bool AS_NAN>
 static __device__ __forceinline__ void sanitise(float (&sum)[COLUMNS / 2], uint32_t tile,
                                                 const team_t &team, const seen_t &seen,

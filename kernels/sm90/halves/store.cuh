@@ -13,7 +13,7 @@
 #include "common/decode/store.cuh"
 #include "sm90/halves/consumer.cuh"
 
-/* Where the thread stores its columns of one of its rows. */
+/* This says where a thread stores its columns of one of its rows. */
 typedef struct stored_row {
     char *to;     /* the thread's first column */
     int32_t left; /* columns from that one on, no more than exist; negative: the row does not */
